@@ -1,0 +1,74 @@
+# One library, one test program and the fuzz programs of a floor (a folder below src/).
+# The floors a folder may use are the ones it names in DEPENDS; docs/architecture.md has the table.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(GTest REQUIRED)
+
+add_library(tidepool_options INTERFACE)
+target_include_directories(tidepool_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(tidepool_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror)
+# A kernel's rounding must not depend on what the compiler fuses.
+target_compile_options(tidepool_options INTERFACE -ffp-contract=off)
+if(TIDEPOOL_SANITIZE)
+  target_compile_options(tidepool_options INTERFACE
+    -fsanitize=${TIDEPOOL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(tidepool_options INTERFACE -fsanitize=${TIDEPOOL_SANITIZE})
+endif()
+
+# tidepool_floor(NAME [DEPENDS floor...] [LINKS target...] [TEST_LINKS target...])
+#   x.cpp -> library tidepool_NAME; x_test.cpp -> program NAME_test; x_fuzz.cpp -> program x_fuzz
+function(tidepool_floor name)
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINKS;TEST_LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  set(tests ${sources})
+  set(fuzzers ${sources})
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cpp$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cpp$")
+
+  set(below "")
+  foreach(floor ${ARG_DEPENDS})
+    list(APPEND below tidepool_${floor})
+  endforeach()
+
+  if(sources)
+    add_library(tidepool_${name} STATIC ${sources})
+    target_link_libraries(tidepool_${name} PUBLIC tidepool_options ${below} ${ARG_LINKS} fmt::fmt Threads::Threads)
+  else()
+    add_library(tidepool_${name} INTERFACE)
+    target_link_libraries(tidepool_${name} INTERFACE tidepool_options ${below} ${ARG_LINKS} fmt::fmt Threads::Threads)
+  endif()
+
+  if(tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE tidepool_${name} ${ARG_TEST_LINKS} GTest::gmock GTest::gtest_main)
+    target_compile_definitions(${name}_test PRIVATE
+      TIDEPOOL_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden"
+      TIDEPOOL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    include(GoogleTest)
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." PROPERTIES LABELS unit TIMEOUT 600
+      DISCOVERY_TIMEOUT 60)
+  endif()
+
+  foreach(fuzzer ${fuzzers})
+    tidepool_fuzzer(${fuzzer} tidepool_${name})
+  endforeach()
+endfunction()
+
+# A fuzz target is a libFuzzer program under TIDEPOOL_FUZZ, and in every other build a plain program that runs
+# its seed corpus (tests/corpus/NAME) once, as a test.
+function(tidepool_fuzzer source library)
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE ${library})
+  set(corpus ${PROJECT_SOURCE_DIR}/tests/corpus/${name})
+  if(TIDEPOOL_FUZZ)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz_corpus_main.cpp)
+    add_test(NAME fuzz_corpus.${name} COMMAND ${name} ${corpus})
+    set_tests_properties(fuzz_corpus.${name} PROPERTIES LABELS "unit" TIMEOUT 300)
+  endif()
+endfunction()

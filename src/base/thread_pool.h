@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+namespace tidepool {
+
+/// A fixed set of threads for arithmetic. The calling thread takes part, so `thread_count` 1 starts none.
+/// One job at a time: `run` may be called from one thread only.
+class ThreadPool {
+ public:
+  /// `thread_count` 0 means one per physical core this process may use.
+  explicit ThreadPool(size_t thread_count = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] size_t thread_count() const;
+
+  /// Calls body(index, worker) for every index in [0, count), each once, spread over the threads, and returns when all
+  /// are done. `worker` in [0, thread_count) names the thread, for per-thread scratch. Which thread takes which index
+  /// is open, so results must not depend on it. The first exception thrown by a body is rethrown here after all have
+  /// stopped. Waiting spins briefly, then sleeps.
+  void run(size_t count, const std::function<void(size_t index, size_t worker)>& body);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tidepool

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace tidepool {
+
+/// How one row of the KV cache (one latent or one index key) lies in memory: all codes first, then all scales.
+/// (model notes 5.1; sizes in the accounting: 528, 288 and 68 bytes at the released widths)
+enum class RowFormat : uint8_t {
+  kFp8Block32,  ///< window entries: E4M3 codes, an E8M0 scale per 32 (a power of two, rounded up; amax floor 1e-4)
+  kFp4Block16,  ///< global entries: E2M1 codes, an E4M3 scale per 16 (amax/6 rounded to nearest; amax floor 6*2^-9)
+  kFp4Block32,  ///< index keys and queries: E2M1 codes, an E8M0 scale per 32 (power of two, rounded up; floor 6*2^-126)
+  kFloat32,     ///< no grid at all: experiments that ask what the grids cost, never the default
+};
+
+/// Bytes of one row of `width` values. `width` is a multiple of the block.
+[[nodiscard]] size_t row_bytes(RowFormat format, size_t width);
+
+/// Quantises `values` and writes row_bytes(format, values.size()) bytes.
+void pack_row(RowFormat format, std::span<const float> values, std::span<std::byte> out);
+
+/// The exact values of a packed row.
+void unpack_row(RowFormat format, std::span<const std::byte> row, std::span<float> out);
+
+}  // namespace tidepool

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "formats/bf16.h"
+#include "formats/matrix.h"
+#include "formats/row_format.h"
+
+/// Arithmetic on plain memory. Every entry is noexcept, allocates nothing and knows no model; shapes were checked by
+/// the caller. Activations are binary32 everywhere: under the official numerics they hold values exact in bfloat16
+/// (so a bf16 multiply would be exact), under `hp` they hold whatever the arithmetic gave.
+///
+/// Each result depends on its own inputs only, in a fixed order of summation per variant: never on the number of rows
+/// in the call, the range of outputs asked for, or the thread. Two variants may differ by rounding.
+namespace tidepool::kernels {
+
+/// y[r, o] = sum_i weight[o, i] * x[r, i] for o in [out_begin, out_end), binary32 accumulation.
+/// x [rows, weight.in], y [rows, weight.out] (only the asked columns are written).
+struct LinearArgs {
+  MatrixView weight;
+  const float* x = nullptr;
+  size_t x_stride = 0;
+  size_t rows = 0;
+  float* y = nullptr;
+  size_t y_stride = 0;
+  size_t out_begin = 0;
+  size_t out_end = 0;
+};
+
+/// Rows of the KV cache in one format, each found by its own pointer.
+struct RowList {
+  const std::byte* const* rows = nullptr;
+  size_t count = 0;
+  RowFormat format = RowFormat::kFloat32;
+};
+
+/// Attention of one position, all heads, over `window` then `global`; a row is key and value at once.
+///   s[h, j] = scale * q[h] . row[j];  out[h] = sum_j p[h, j] row[j] / (sum_j p[h, j] + exp(sink[h] - max))
+/// with p[h, j] = exp(s[h, j] - max). The rows are walked 64 at a time with a running max that starts at -1e30, and
+/// `round_probabilities` rounds p to bfloat16 for the value product only. (checkpoint notes 5, "Sparse attention")
+/// No rows at all gives zeros. q and out [heads, width]; sink [heads]; out may not overlap q.
+/// `scratch` holds attention_scratch_floats(heads, width) values.
+struct AttentionArgs {
+  const float* q = nullptr;
+  size_t heads = 0;
+  size_t width = 0;
+  RowList window;
+  RowList global;
+  const float* sink = nullptr;
+  float scale = 0;
+  bool round_probabilities = false;
+  float* out = nullptr;
+  float* scratch = nullptr;
+};
+inline constexpr size_t kAttentionBlock = 64;
+[[nodiscard]] constexpr size_t attention_scratch_floats(size_t heads, size_t width) {
+  return kAttentionBlock * (width + heads) + 4 * heads + 64;
+}
+
+/// Scores of one query against `count` keys that lie one after the other, `key_stride` bytes apart:
+///   score[j] = sum_h weight[h] * relu(q[h] . key[j]), heads in ascending order. (model notes 2.4)
+/// q [heads, width] already on the FP4 grid. `round` rounds to bfloat16 the relu, each product and the sum, as the
+/// official reference does; the sum itself runs in binary32.
+struct IndexScoreArgs {
+  const float* q = nullptr;
+  const float* weights = nullptr;
+  size_t heads = 0;
+  size_t width = 0;
+  const std::byte* keys = nullptr;
+  size_t key_stride = 0;
+  size_t count = 0;
+  RowFormat format = RowFormat::kFp4Block32;
+  bool round = false;
+  float* scores = nullptr;
+  float* scratch = nullptr;  ///< index_scratch_floats(width)
+};
+[[nodiscard]] constexpr size_t index_scratch_floats(size_t width) {
+  return 16 * width + 64;
+}
+
+/// One instruction set's kernels.
+struct KernelTable {
+  /// As `--isa` and logs spell it: "reference", "avx2", "avx512".
+  std::string_view name;
+
+  void (*linear_fp8)(const LinearArgs& args) noexcept;
+  void (*linear_fp4)(const LinearArgs& args) noexcept;
+  void (*linear_bf16)(const LinearArgs& args) noexcept;
+  void (*linear_f32)(const LinearArgs& args) noexcept;
+
+  void (*sparse_attention)(const AttentionArgs& args) noexcept;
+  void (*index_scores)(const IndexScoreArgs& args) noexcept;
+
+  /// y[i] = x[i] * rsqrt(mean(x^2) + eps) * weight[i]; weight may be null (ones). y may be x.
+  void (*rms_norm)(const float* x, const Bf16* weight, size_t count, float eps, float* y) noexcept;
+  /// Puts each 32 consecutive values on the FP8 activation grid, in place. count is a multiple of 32.
+  void (*quantise_fp8)(float* x, size_t count) noexcept;
+  /// Rounds each value to bfloat16, in place.
+  void (*round_bf16)(float* x, size_t count) noexcept;
+  /// Rotates adjacent pairs (2i, 2i+1) by the angle whose cosine and sine are cos[i], sin[i]; `sin_sign` -1 turns back.
+  /// x [2 * pairs].
+  void (*rope)(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) noexcept;
+  /// y = silu(min(gate, limit)) * clamp(up, +-limit) * weight; limit 0 means no clamp. y may be gate.
+  void (*swiglu)(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept;
+  /// Collapse of the residual streams: y[i] = sum_j pre[j] * stream[j, i]. stream [streams, width].
+  void (*hc_collapse)(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
+  /// Expansion, in place: stream'[k, i] = post[k] * y[i] + sum_j comb[j, k] * stream[j, i]; comb [streams, streams].
+  void (*hc_expand)(float* stream, const float* y, const float* post, const float* comb, size_t streams,
+                    size_t width) noexcept;
+};
+
+/// The plain version: scalar, fixed order, the meaning of every other one. Runs anywhere.
+[[nodiscard]] const KernelTable& reference_kernels();
+
+/// All tables this build has and this processor can run, best first; the last is the reference.
+[[nodiscard]] std::span<const KernelTable* const> available_kernels();
+
+/// The table called `name` ("auto" = the best). Throws Error(kUnsupported) naming what this processor can run.
+[[nodiscard]] const KernelTable& select_kernels(std::string_view name);
+
+}  // namespace tidepool::kernels
