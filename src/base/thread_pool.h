@@ -20,8 +20,9 @@ class ThreadPool {
 
   /// Calls body(index, worker) for every index in [0, count), each once, spread over the threads, and returns when all
   /// are done. `worker` in [0, thread_count) names the thread, for per-thread scratch. Which thread takes which index
-  /// is open, so results must not depend on it. The first exception thrown by a body is rethrown here after all have
-  /// stopped. Waiting spins briefly, then sleeps.
+  /// is open, so results must not depend on it: write where `index` says, or make the scratch of `worker` invisible in
+  /// the result. After an exception no further index is started; the first one thrown is rethrown here once all bodies
+  /// have stopped. Waiting spins briefly, then sleeps. A body must not call run() of its own pool.
   void run(size_t count, const std::function<void(size_t index, size_t worker)>& body);
 
  private:

@@ -81,6 +81,9 @@ struct IndexScoreArgs {
   return 16 * width + 64;
 }
 
+/// Residual streams hc_expand can mix: twice what any release has.
+inline constexpr size_t kHcStreamsMax = 8;
+
 /// One instruction set's kernels.
 struct KernelTable {
   /// As `--isa` and logs spell it: "reference", "avx2", "avx512".
@@ -96,7 +99,8 @@ struct KernelTable {
 
   /// y[i] = x[i] * rsqrt(mean(x^2) + eps) * weight[i]; weight may be null (ones). y may be x.
   void (*rms_norm)(const float* x, const Bf16* weight, size_t count, float eps, float* y) noexcept;
-  /// Puts each 32 consecutive values on the FP8 activation grid, in place. count is a multiple of 32.
+  /// Puts each 32 consecutive values on the FP8 activation grid, in place. count is a multiple of 32. Where one of the
+  /// 32 is infinite or NaN all become NaN, as their shared scale does.
   void (*quantise_fp8)(float* x, size_t count) noexcept;
   /// Rounds each value to bfloat16, in place.
   void (*round_bf16)(float* x, size_t count) noexcept;
@@ -108,6 +112,7 @@ struct KernelTable {
   /// Collapse of the residual streams: y[i] = sum_j pre[j] * stream[j, i]. stream [streams, width].
   void (*hc_collapse)(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
   /// Expansion, in place: stream'[k, i] = post[k] * y[i] + sum_j comb[j, k] * stream[j, i]; comb [streams, streams].
+  /// streams is at most kHcStreamsMax.
   void (*hc_expand)(float* stream, const float* y, const float* post, const float* comb, size_t streams,
                     size_t width) noexcept;
 };

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "kernels/kernel_table.h"
+
+/// The vector versions, one namespace per instruction set. Each may be called only where the processor has the set:
+/// kernel_table.cpp decides. Meanings are those of the KernelTable entries of the same names.
+namespace tidepool::kernels {
+
+namespace avx2 {
+void linear_fp8(const LinearArgs& args) noexcept;
+void linear_fp4(const LinearArgs& args) noexcept;
+void linear_bf16(const LinearArgs& args) noexcept;
+void linear_f32(const LinearArgs& args) noexcept;
+void sparse_attention(const AttentionArgs& args) noexcept;
+void index_scores(const IndexScoreArgs& args) noexcept;
+void rms_norm(const float* x, const Bf16* weight, size_t count, float eps, float* y) noexcept;
+void quantise_fp8(float* x, size_t count) noexcept;
+void round_bf16(float* x, size_t count) noexcept;
+void rope(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) noexcept;
+void swiglu(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept;
+void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
+void hc_expand(float* stream, const float* y, const float* post, const float* comb, size_t streams,
+               size_t width) noexcept;
+}  // namespace avx2
+
+namespace avx512 {
+void linear_fp8(const LinearArgs& args) noexcept;
+void linear_fp4(const LinearArgs& args) noexcept;
+void linear_bf16(const LinearArgs& args) noexcept;
+void linear_f32(const LinearArgs& args) noexcept;
+void sparse_attention(const AttentionArgs& args) noexcept;
+void index_scores(const IndexScoreArgs& args) noexcept;
+void rms_norm(const float* x, const Bf16* weight, size_t count, float eps, float* y) noexcept;
+void quantise_fp8(float* x, size_t count) noexcept;
+void round_bf16(float* x, size_t count) noexcept;
+void rope(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) noexcept;
+void swiglu(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept;
+void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
+void hc_expand(float* stream, const float* y, const float* post, const float* comb, size_t streams,
+               size_t width) noexcept;
+}  // namespace avx512
+
+}  // namespace tidepool::kernels
