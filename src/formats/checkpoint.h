@@ -3,32 +3,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "formats/config.h"
 #include "formats/matrix.h"
+#include "formats/tensor.h"
 
 namespace tidepool {
-
-/// Element types of the safetensors files we read.
-enum class Dtype : uint8_t { kBool, kU8, kI8, kI32, kI64, kU64, kBf16, kF16, kF32, kF64, kF8E4m3, kF8E8m0 };
-
-[[nodiscard]] std::string_view dtype_name(Dtype dtype);  ///< as the files spell it: "F8_E4M3"
-[[nodiscard]] size_t dtype_bytes(Dtype dtype);
-/// The dtype the files call `name`, or nothing.
-[[nodiscard]] std::optional<Dtype> parse_dtype(std::string_view name);
-
-/// One tensor of a file, borrowed from its mapping.
-struct TensorView {
-  Dtype dtype = Dtype::kF32;
-  std::vector<int64_t> shape;
-  const std::byte* data = nullptr;
-  size_t bytes = 0;
-};
 
 /// What the checkpoint must hold for a config: one line of the released tensor table. (checkpoint notes 2)
 struct ExpectedTensor {
@@ -51,6 +35,7 @@ class Checkpoint {
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
+  /// As config.json says, less the draft head or vision tower where the files hold no tensor of it.
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const std::filesystem::path& folder() const;
   [[nodiscard]] bool has_part(ExpectedTensor::Part part) const;
@@ -58,8 +43,11 @@ class Checkpoint {
   [[nodiscard]] bool has(std::string_view name) const;
   /// The tensor `name`; a missing one is a bug of the caller (open() has checked), so it CHECKs.
   [[nodiscard]] TensorView tensor(std::string_view name) const;
-  /// `name` + ".weight" with `name` + ".scale" where there is one, as a matrix.
+  /// `name` + ".weight" with `name` + ".scale" where there is one, or the plain tensor `name` ("layers.0.hc_attn_fn"),
+  /// as a matrix. CHECKs that it is one: Engram tables are not, their scales are per row.
   [[nodiscard]] MatrixView matrix(std::string_view name) const;
+  /// A hint on how the tensor's bytes will be touched (Engram tables: kRandom).
+  void advise(std::string_view name, MappedFile::Access access) const;
 
   struct TensorInfo {
     std::string name;

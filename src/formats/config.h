@@ -114,4 +114,8 @@ struct ModelConfig {
 /// The same from text; `origin` names it in errors.
 [[nodiscard]] ModelConfig parse_config(const std::string& json_text, const std::string& origin);
 
+/// What the values must satisfy together, for a config made in memory; the two above have called it.
+/// Throws Error(kUnsupported) naming key, value and rule.
+void check_config(const ModelConfig& config, const std::string& origin);
+
 }  // namespace tidepool

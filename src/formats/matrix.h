@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace tidepool {
 
@@ -28,5 +29,9 @@ struct MatrixView {
 
 /// Bytes of one row of codes, without scales.
 [[nodiscard]] size_t matrix_row_bytes(MatrixFormat format, size_t in);
+
+/// Row `row` as numbers, exact (every released weight fits binary32, and bfloat16 too). The slow reference of the
+/// kernels; `out` has `matrix.in` values.
+void dequantise_row(const MatrixView& matrix, size_t row, std::span<float> out);
 
 }  // namespace tidepool
