@@ -18,7 +18,9 @@ enum class RowFormat : uint8_t {
 /// Bytes of one row of `width` values. `width` is a multiple of the block.
 [[nodiscard]] size_t row_bytes(RowFormat format, size_t width);
 
-/// Quantises `values` and writes row_bytes(format, values.size()) bytes.
+/// Quantises `values` and writes row_bytes(format, values.size()) bytes. A block with a NaN or an infinity gets a NaN
+/// scale, so that all of it reads as NaN. Packing unpacked values again gives the same values, except for blocks of
+/// kFp4Block16 whose scale is below 2^-6: keep rows packed, do not pack them twice.
 void pack_row(RowFormat format, std::span<const float> values, std::span<std::byte> out);
 
 /// The exact values of a packed row.
