@@ -103,6 +103,10 @@ TEST_P(RowFormatEach, PackingWhatWasUnpackedChangesNothing) {
     std::vector<float> values(96);
     for (float& value : values)
       value = normal(random);
+    // Below 2^-6 the E4M3 scales of the 16-blocks stand so far apart that a block's largest value need not get the
+    // code of 6, and a second pass may choose another scale. Every block gets a value that keeps its scale above.
+    for (size_t i = 0; i < values.size(); i += 16)
+      values[i] = std::max(values[i], 6 * 0x1p-6F);
     const std::vector<float> once = unpack(GetParam(), pack(GetParam(), values), values.size());
     EXPECT_EQ(unpack(GetParam(), pack(GetParam(), once), once.size()), once) << "round " << round;
   }
