@@ -34,6 +34,13 @@ spdlog::logger& logger() {
   return *instance;
 }
 
+/// Length of the character that begins with `lead`; 1 for anything that begins none.
+size_t utf8_bytes(unsigned char lead) {
+  if (lead >= 0xf0) return 4;
+  if (lead >= 0xe0) return 3;
+  return lead >= 0xc0 ? 2 : 1;
+}
+
 }  // namespace
 
 void set_log_level(LogLevel level) {
@@ -50,15 +57,21 @@ void log_message(LogLevel level, std::string_view message) {
   logger().log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
-std::string printable(std::string_view text, size_t chars_max) {
+std::string printable(std::string_view text, size_t bytes_max) {
   std::string result;
-  for (const char c : text) {
-    if (result.size() >= chars_max) return result + "...";
-    const auto byte = static_cast<unsigned char>(c);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009F are control characters too, c2 80 to c2 9f in UTF-8.
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    const bool is_c1 = byte == 0xc2 && next >= 0x80 && next < 0xa0;
+    if (result.size() + utf8_bytes(byte) > bytes_max) return result + "...";
     if (byte < 0x20 || byte == 0x7f) {
       result += fmt::format("\\x{:02x}", byte);
+    } else if (is_c1) {
+      result += fmt::format("\\xc2\\x{:02x}", next);
+      ++i;
     } else {
-      result += c;
+      result += text[i];
     }
   }
   return result;

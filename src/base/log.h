@@ -36,8 +36,8 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   if (is_logged(LogLevel::kError)) log_message(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// `text` with control characters as \xNN and at most `chars_max` characters (then "..."): for names from outside in
-/// messages. UTF-8 is left as it is.
-[[nodiscard]] std::string printable(std::string_view text, size_t chars_max = 200);
+/// `text` with control characters as \xNN, cut (with "...") before the character that would pass `bytes_max`: for names
+/// from outside in messages. Other UTF-8 is left as it is.
+[[nodiscard]] std::string printable(std::string_view text, size_t bytes_max = 200);
 
 }  // namespace tidepool
