@@ -9,7 +9,8 @@
 
 namespace tidepool {
 
-/// The cases of tests/golden/`name`. For tests only.
+/// The cases of tests/golden/`name`. For tests only. Keep the result in a variable: a loop over a member of a temporary
+/// outlives it.
 inline Json load_golden_cases(const std::string& name) {
   const std::string path = std::string(TIDEPOOL_GOLDEN_DIR) + "/" + name;
   std::ifstream file(path);
