@@ -71,9 +71,9 @@ class Section {
   /// A known key whose value the engine does not need.
   void ignore(const char* key) { document_.known.insert(fmt::format("{}/{}", pointer_, key)); }
 
-  [[noreturn]] void refuse(const char* key, const std::string& supported) const {
+  [[noreturn]] void refuse(std::string_view key, const Json& value, const std::string& supported) const {
     throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}/{} is {}; supported: {}", document_.origin, pointer_, key,
-                                                     shown(object_.at(key)), supported));
+                                                     shown(value), supported));
   }
 
   [[nodiscard]] int64_t integer(const char* key, int64_t min, int64_t max) {
@@ -82,12 +82,14 @@ class Section {
 
   [[nodiscard]] std::vector<int64_t> integers(const char* key, int64_t min, int64_t max) {
     const Json& array = value(key);
-    if (!array.is_array()) refuse(key, "a list of integers");
-    if (array.size() > static_cast<size_t>(kLayersMax)) refuse(key, fmt::format("at most {} entries", kLayersMax));
+    if (!array.is_array()) refuse(key, array, "a list of integers");
+    if (array.size() > static_cast<size_t>(kLayersMax))
+      refuse(key, array, fmt::format("at most {} entries", kLayersMax));
     std::vector<int64_t> result;
     result.reserve(array.size());
-    for (const Json& item : array)
-      result.push_back(to_integer(key, item, min, max));
+    for (const Json& item : array) {
+      result.push_back(to_integer(fmt::format("{}/{}", key, result.size()), item, min, max));
+    }
     return result;
   }
 
@@ -95,26 +97,26 @@ class Section {
     const Json& item = value(key);
     const double result = item.is_number() ? item.get<double>() : std::numeric_limits<double>::quiet_NaN();
     // The other way round, NaN would pass.
-    if (!(result >= min && result <= max)) refuse(key, fmt::format("numbers from {} to {}", min, max));
+    if (!(result >= min && result <= max)) refuse(key, item, fmt::format("numbers from {} to {}", min, max));
     return result;
   }
 
   [[nodiscard]] bool boolean(const char* key, bool when_missing) {
     if (!has(key)) return when_missing;
     const Json& item = value(key);
-    if (!item.is_boolean()) refuse(key, "true, false");
+    if (!item.is_boolean()) refuse(key, item, "true, false");
     return item.get<bool>();
   }
 
   /// A key that may be missing, but must not say anything else.
   void only(const char* key, const Json& supported) {
-    if (object_.contains(key) && value(key) != supported) refuse(key, supported.dump());
+    if (object_.contains(key) && value(key) != supported) refuse(key, value(key), supported.dump());
     ignore(key);
   }
 
   /// A key that must be there and say exactly this.
   void exactly(const char* key, const Json& supported) {
-    if (value(key) != supported) refuse(key, supported.dump());
+    if (value(key) != supported) refuse(key, value(key), supported.dump());
   }
 
   [[nodiscard]] Section section(const char* key) {
@@ -125,12 +127,12 @@ class Section {
   [[nodiscard]] const std::string& origin() const { return document_.origin; }
 
  private:
-  [[nodiscard]] int64_t to_integer(const char* key, const Json& item, int64_t min, int64_t max) const {
+  [[nodiscard]] int64_t to_integer(std::string_view key, const Json& item, int64_t min, int64_t max) const {
     // The library's signed read of a number above 2^63 would wrap.
     const bool is_good =
         item.is_number_integer() && (!item.is_number_unsigned() || item.get<uint64_t>() <= static_cast<uint64_t>(max));
     const int64_t result = is_good ? item.get<int64_t>() : min;
-    if (!is_good || result < min || result > max) refuse(key, fmt::format("integers from {} to {}", min, max));
+    if (!is_good || result < min || result > max) refuse(key, item, fmt::format("integers from {} to {}", min, max));
     return result;
   }
 

@@ -72,13 +72,12 @@ class Checker {
     }
     for (size_t i = 0; i < expected; ++i) {
       if (config_.compress_ratios[i] < 0 || config_.compress_ratios[i] > 2) {
-        refuse(
-            fmt::format("/text_config/compress_ratios[{}] is {}; supported: 0, 1, 2", i, config_.compress_ratios[i]));
+        refuse(fmt::format("/text_config/compress_ratios/{} is {}; supported: 0, 1, 2", i, config_.compress_ratios[i]));
       }
     }
     for (size_t i = static_cast<size_t>(config_.num_hidden_layers); i < expected; ++i) {
       if (config_.compress_ratios[i] != 0) {
-        refuse(fmt::format("/text_config/compress_ratios[{}] is {}; supported for draft stages: 0", i,
+        refuse(fmt::format("/text_config/compress_ratios/{} is {}; supported for draft stages: 0", i,
                            config_.compress_ratios[i]));
       }
     }
@@ -115,11 +114,11 @@ class Checker {
     if (ratio(layer) == 0) return;
     const int64_t source = latest(config_.kv_source_layer_ids, layer);
     if (source < 0) {
-      refuse(fmt::format("/text_config/compress_ratios[{}] is {}, but kv_source_layer_ids has no layer at or before it",
+      refuse(fmt::format("/text_config/compress_ratios/{} is {}, but kv_source_layer_ids has no layer at or before it",
                          layer, ratio(layer)));
     }
     if (ratio(source) != ratio(layer)) {
-      refuse(fmt::format("/text_config/compress_ratios[{}] is {}, but its KV source, layer {}, has ratio {}", layer,
+      refuse(fmt::format("/text_config/compress_ratios/{} is {}, but its KV source, layer {}, has ratio {}", layer,
                          ratio(layer), source, ratio(source)));
     }
   }
