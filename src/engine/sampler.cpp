@@ -1,0 +1,226 @@
+#include "engine/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace tidepool {
+namespace {
+
+constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+
+/// The model's own numbers must make a distribution; one pass finds out.
+void check_logits(std::span<const float> logits) {
+  bool has_possible = false;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const float logit = logits[id];
+    if (std::isnan(logit) || logit == std::numeric_limits<float>::infinity()) {
+      throw Error(ErrorCode::kNumeric,
+                  fmt::format("the model's logits hold {} at token {}: its arithmetic failed; check the weight files, "
+                              "and try --isa reference",
+                              std::isnan(logit) ? "NaN" : "+infinity", id));
+    }
+    has_possible = has_possible || logit != kImpossible;
+  }
+  if (!has_possible) {
+    throw Error(ErrorCode::kNumeric,
+                "the model's logits are all -infinity: its arithmetic failed; check the weight files, and try --isa "
+                "reference");
+  }
+}
+
+/// log sum exp, in ascending order of id.
+double log_total(std::span<const float> logits) {
+  const double largest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits)
+    sum += std::exp(static_cast<double>(logit) - largest);
+  return largest + std::log(sum);
+}
+
+/// The `count` most likely tokens by insertion: count is at most kTopLogprobsMax, and few tokens get past the last one.
+std::vector<TokenLogprob> most_likely(std::span<const float> logits, size_t count, double total) {
+  std::vector<TokenLogprob> top;
+  top.reserve(count + 1);
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const auto logit = static_cast<double>(logits[id]);
+    if (top.size() == count && (count == 0 || logit <= top.back().logprob)) continue;
+    const auto place = std::ranges::upper_bound(top, logit, std::greater<>(), &TokenLogprob::logprob);
+    top.insert(place, {static_cast<int32_t>(id), logit});
+    if (top.size() > count) top.pop_back();
+  }
+  for (TokenLogprob& token : top)
+    token.logprob -= total;
+  return top;
+}
+
+Logprobs make_logprobs(std::span<const float> logits, int32_t chosen, int64_t top_count) {
+  Logprobs result;
+  const double total = log_total(logits);
+  const float logit = logits[static_cast<size_t>(chosen)];
+  result.chosen = static_cast<double>(logit) - total;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] > logit || (logits[id] == logit && id < static_cast<size_t>(chosen))) ++result.rank;
+  }
+  result.top = most_likely(logits, std::min(static_cast<size_t>(top_count), logits.size()), total);
+  return result;
+}
+
+}  // namespace
+
+TokenHistory::TokenHistory(size_t vocab_size) : generated_(vocab_size), is_noted_(vocab_size) {
+  ids_.reserve(vocab_size);
+}
+
+void TokenHistory::note(int32_t id) {
+  TIDEPOOL_CHECK(id >= 0 && static_cast<size_t>(id) < is_noted_.size(), "a token of the history is in the vocabulary");
+  if (is_noted_[static_cast<size_t>(id)] != 0) return;
+  is_noted_[static_cast<size_t>(id)] = 1;
+  ids_.push_back(id);
+}
+
+void TokenHistory::add_prompt(int32_t id) {
+  note(id);
+}
+
+void TokenHistory::add_generated(int32_t id) {
+  note(id);
+  ++generated_[static_cast<size_t>(id)];
+}
+
+void TokenHistory::penalise(const SamplingParams& params, std::span<float> logits) const {
+  TIDEPOOL_CHECK(logits.size() == generated_.size(), "one logit for each token of the vocabulary");
+  const auto repetition = static_cast<float>(params.repetition_penalty);
+  for (const int32_t id : ids_) {
+    float& logit = logits[static_cast<size_t>(id)];
+    const uint32_t count = generated_[static_cast<size_t>(id)];
+    logit = logit > 0 ? logit / repetition : logit * repetition;
+    logit -= static_cast<float>(params.frequency_penalty * count);
+    if (count > 0) logit -= static_cast<float>(params.presence_penalty);
+  }
+}
+
+int32_t argmax(std::span<const float> logits) {
+  return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+}
+
+SampledToken Sampler::sample(const SampleRequest& request) {
+  const SamplingParams& params = *request.params;
+  check_logits(request.logits);
+  const std::span<const float> logits = adjust(request);
+  SampledToken result;
+  result.id = params.is_greedy() ? argmax(logits) : draw_token(logits, params, request.draw);
+  if (params.top_logprobs) result.logprobs = make_logprobs(request.logits, result.id, *params.top_logprobs);
+  return result;
+}
+
+/// The logits after constraint, bias and penalties; the model's own memory when there are none.
+std::span<const float> Sampler::adjust(const SampleRequest& request) {
+  const SamplingParams& params = *request.params;
+  const bool is_plain = request.constraint == nullptr && request.forbidden.empty() && params.logit_bias.empty() &&
+                        !params.has_penalties();
+  if (is_plain) return request.logits;
+  logits_.assign(request.logits.begin(), request.logits.end());
+  if (request.constraint != nullptr) request.constraint->mask(logits_);
+  for (const int32_t id : request.forbidden)
+    logits_[static_cast<size_t>(id)] = kImpossible;
+  for (const auto& [id, bias] : params.logit_bias)
+    logits_[static_cast<size_t>(id)] += static_cast<float>(bias);
+  if (params.has_penalties()) {
+    TIDEPOOL_CHECK(request.history != nullptr, "penalties need a history");
+    request.history->penalise(params, logits_);
+  }
+  if (*std::ranges::max_element(logits_) == kImpossible) {
+    throw Error(ErrorCode::kNumeric, "no token is left to choose: constraint and forbidden tokens exclude all of them");
+  }
+  return logits_;
+}
+
+/// Candidates in the order in which the filters keep them.
+bool Sampler::is_before(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+}
+
+/// The last member of the smallest leading set that holds `mass`, by quickselect: each round drops the part that is
+/// surely in or surely out. Rounding may leave the set a hair short of the mass; then it is everything.
+Sampler::Candidate Sampler::nucleus_end(std::span<Candidate> candidates, double mass) {
+  constexpr size_t kSortedBelow = 32;  // sorting so few costs less than another split
+  while (candidates.size() > kSortedBelow) {
+    Candidate& middle = candidates[candidates.size() / 2];
+    Candidate& last = candidates.back();
+    if (is_before(middle, candidates.front())) std::swap(middle, candidates.front());
+    if (is_before(last, candidates.front())) std::swap(last, candidates.front());
+    if (is_before(middle, last)) std::swap(middle, last);
+    const Candidate pivot = last;  // the median of the three
+    size_t count = 0;
+    double leading = 0;
+    for (size_t i = 0; i + 1 < candidates.size(); ++i) {
+      if (!is_before(candidates[i], pivot)) continue;
+      leading += candidates[i].weight;
+      std::swap(candidates[i], candidates[count++]);
+    }
+    if (leading >= mass) {
+      candidates = candidates.first(count);
+      continue;
+    }
+    mass -= leading + pivot.weight;
+    if (mass <= 0 || count + 1 == candidates.size()) return pivot;
+    candidates = candidates.subspan(count, candidates.size() - 1 - count);
+  }
+  std::sort(candidates.begin(), candidates.end(), is_before);
+  for (const Candidate& candidate : candidates) {
+    mass -= candidate.weight;
+    if (mass <= 0) return candidate;
+  }
+  return candidates.back();
+}
+
+/// The least likely candidate that top_k and top_p keep, out of selection_.
+Sampler::Candidate Sampler::last_kept(const SamplingParams& params) {
+  std::span<Candidate> kept = selection_;
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < kept.size()) {
+    const auto count = static_cast<size_t>(params.top_k);
+    std::nth_element(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(count - 1), kept.end(), is_before);
+    kept = kept.first(count);
+    if (params.top_p >= 1) return kept.back();
+    // How the others were left lying is the library's choice, and the sum below depends on the order.
+    std::ranges::sort(kept, {}, &Candidate::id);
+  }
+  double total = 0;
+  for (const Candidate& candidate : kept)
+    total += candidate.weight;
+  return nucleus_end(kept, params.top_p * total);
+}
+
+/// Draws in ascending order of id, so that the result does not depend on how the filters shuffled the candidates.
+int32_t Sampler::draw_token(std::span<const float> logits, const SamplingParams& params, double draw) {
+  const auto largest = static_cast<double>(*std::ranges::max_element(logits));
+  weights_.clear();
+  weights_.reserve(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const double weight = std::exp((static_cast<double>(logits[id]) - largest) / params.temperature);
+    if (weight > 0 && weight >= params.min_p) weights_.push_back({weight, static_cast<int32_t>(id)});
+  }
+  if (params.top_k > 0 || params.top_p < 1) {
+    selection_.reserve(logits.size());
+    selection_ = weights_;
+    const Candidate last = last_kept(params);
+    std::erase_if(weights_, [&](const Candidate& candidate) { return is_before(last, candidate); });
+  }
+  double total = 0;
+  for (const Candidate& candidate : weights_)
+    total += candidate.weight;
+  double passed = 0;
+  for (const Candidate& candidate : weights_) {
+    passed += candidate.weight;
+    if (passed > draw * total) return candidate.id;
+  }
+  return weights_.back().id;  // draw is below 1, but draw * total may round up to total
+}
+
+}  // namespace tidepool
