@@ -96,6 +96,9 @@ struct ChatPrompt {
 /// index, counted from 0 after the context) and the field.
 [[nodiscard]] ChatPrompt encode_chat(const std::vector<ChatMessage>& messages, const ChatEncodingOptions& options);
 
+/// Refuses messages that encode_chat would refuse, so that a caller who inserts messages can name the client's own.
+void check_chat_messages(const std::vector<ChatMessage>& messages);
+
 /// The same things from JSON as the reference encoder takes them: a list of messages with `role`, `content`,
 /// `content_blocks`, `reasoning_content`, `tool_calls`, `wo_eos`, `tool_call_id`, `task`, `tools`, `response_format`.
 [[nodiscard]] std::vector<ChatMessage> parse_chat_messages(const Json& messages);

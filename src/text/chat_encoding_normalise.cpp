@@ -41,19 +41,6 @@ void check_calls(const std::vector<ToolCall>& calls, size_t index) {
   }
 }
 
-void check_messages(const std::vector<ChatMessage>& messages) {
-  for (size_t i = 0; i < messages.size(); ++i) {
-    check_content(messages[i].content, i);
-    refuse_placeholder(messages[i].reasoning, i, "reasoning_content");
-    check_calls(messages[i].tool_calls, i);
-    const std::string& task = messages[i].task;
-    if (!task.empty() && std::find(kTasks.begin(), kTasks.end(), task) == kTasks.end()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("messages[{}].task: \"{}\" is none of {}", i, task, fmt::join(kTasks, ", ")));
-    }
-  }
-}
-
 ContentBlock result_block(const ChatMessage& tool_message) {
   ContentBlock block;
   block.kind = ContentBlock::Kind::kToolResult;
@@ -123,10 +110,23 @@ void sort_all_results(std::vector<ChatMessage>& messages) {
 
 }  // namespace
 
+void check_chat_messages(const std::vector<ChatMessage>& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    check_content(messages[i].content, i);
+    refuse_placeholder(messages[i].reasoning, i, "reasoning_content");
+    check_calls(messages[i].tool_calls, i);
+    const std::string& task = messages[i].task;
+    if (!task.empty() && std::find(kTasks.begin(), kTasks.end(), task) == kTasks.end()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("messages[{}].task: \"{}\" is none of {}", i, task, fmt::join(kTasks, ", ")));
+    }
+  }
+}
+
 NormalConversation normalise_conversation(const std::vector<ChatMessage>& messages,
                                           const ChatEncodingOptions& options) {
-  check_messages(options.context);
-  check_messages(messages);
+  check_chat_messages(options.context);
+  check_chat_messages(messages);
   NormalConversation result;
   result.messages = fold_user_turns(options.context);
   result.context_count = result.messages.size();
