@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "formats/row_format.h"
+
+namespace tidepool {
+
+/// Tokens of a block: even, so that no compressor group of two straddles it, and a multiple of the candidate block.
+/// (docs/kv_cache.md)
+inline constexpr int64_t kBlockTokens = 128;
+
+/// One layer that owns global KV: a latent and an index key for every `ratio` tokens.
+struct KvSource {
+  int64_t ratio = 1;
+  RowFormat entry_format = RowFormat::kFp4Block16;
+  RowFormat key_format = RowFormat::kFp4Block32;
+  size_t entry_width = 0;
+  size_t key_width = 0;
+  size_t entry_bytes = 0;
+  size_t key_bytes = 0;
+  size_t entries_offset = 0;  ///< of its entries, from the start of a block
+  size_t keys_offset = 0;     ///< of its index keys, from the start of a block
+
+  [[nodiscard]] int64_t rows_per_block() const { return kBlockTokens / ratio; }
+};
+
+/// Sizes of everything a sequence keeps; follows from the config alone.
+struct KvLayout {
+  std::vector<KvSource> sources;
+  size_t block_bytes = 0;  ///< of one block over all sources
+
+  size_t window_layers = 0;  ///< layers with a window ring (all of them)
+  size_t first_decoder_layer = 0;
+  int64_t window = 0;  ///< positions a query sees, itself included
+  RowFormat window_format = RowFormat::kFp8Block32;
+  size_t window_width = 0;
+  size_t window_row_bytes = 0;
+
+  /// Positions that can be taken back (rejected drafts) without recomputing: each ring is that much longer.
+  int64_t rollback_max = 8;
+
+  [[nodiscard]] int64_t ring_rows() const { return window + rollback_max; }
+};
+
+/// Fills the derived fields (bytes, offsets, block_bytes) from ratio, formats and widths.
+void finish_kv_layout(KvLayout& layout);
+
+}  // namespace tidepool

@@ -1,0 +1,156 @@
+#include "kv/sequence_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tidepool {
+
+SequenceState::SequenceState(std::shared_ptr<const KvLayout> layout) : layout_(std::move(layout)) {
+  windows_.reserve(layout_->window_layers);
+  for (size_t layer = 0; layer < layout_->window_layers; ++layer) {
+    windows_.emplace_back(layout_->ring_rows(), layout_->window_row_bytes);
+  }
+  for (const KvSource& source : layout_->sources) {
+    const size_t rows = source.ratio == 1 ? 0 : static_cast<size_t>(compressor_ring_rows());
+    compressor_rows_.emplace_back(rows * 2 * source.entry_width);
+  }
+}
+
+SequenceState SequenceState::fork() const {
+  SequenceState result(layout_);
+  result.tokens_ = tokens_;
+  result.blocks_ = blocks_;
+  for (size_t layer = 0; layer < windows_.size(); ++layer)
+    result.windows_[layer] = windows_[layer].copy();
+  for (size_t source = 0; source < compressor_rows_.size(); ++source) {
+    result.compressor_rows_[source] = compressor_rows_[source].copy();
+  }
+  result.longest_ = longest_;
+  result.decoder_begin_ = decoder_begin_;
+  result.decoder_end_ = decoder_end_;
+  return result;
+}
+
+void SequenceState::append(std::span<const InputToken> tokens) {
+  const auto first_touched = static_cast<size_t>(length() / kBlockTokens);
+  if (first_touched < blocks_.size() && blocks_[first_touched].use_count() > 1) {
+    blocks_[first_touched] = std::make_shared<KvBlock>(blocks_[first_touched]->copy());
+  }
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  longest_ = std::max(longest_, length());
+  const auto needed = static_cast<size_t>((length() + kBlockTokens - 1) / kBlockTokens);
+  while (!layout_->sources.empty() && blocks_.size() < needed) {
+    blocks_.push_back(std::make_shared<KvBlock>(layout_->block_bytes));
+  }
+}
+
+bool SequenceState::can_rollback(int64_t new_length) const {
+  return new_length >= 0 && new_length <= length() && new_length >= longest_ - layout_->rollback_max;
+}
+
+void SequenceState::rollback(int64_t new_length) {
+  TIDEPOOL_CHECK(can_rollback(new_length), "rollback reaches further back than the rings remember");
+  tokens_.resize(static_cast<size_t>(new_length));
+  const auto needed = static_cast<size_t>((new_length + kBlockTokens - 1) / kBlockTokens);
+  if (blocks_.size() > needed) blocks_.resize(needed);
+  decoder_end_ = std::min(decoder_end_, new_length);
+  decoder_begin_ = std::min(decoder_begin_, decoder_end_);
+}
+
+const std::byte* SequenceState::entry(size_t source, int64_t index) const {
+  const KvSource& s = layout_->sources[source];
+  const int64_t rows = s.rows_per_block();
+  return blocks_[static_cast<size_t>(index / rows)]->data() + s.entries_offset +
+         static_cast<size_t>(index % rows) * s.entry_bytes;
+}
+
+const std::byte* SequenceState::key(size_t source, int64_t index) const {
+  const KvSource& s = layout_->sources[source];
+  const int64_t rows = s.rows_per_block();
+  return blocks_[static_cast<size_t>(index / rows)]->data() + s.keys_offset +
+         static_cast<size_t>(index % rows) * s.key_bytes;
+}
+
+std::span<std::byte> SequenceState::entry_for_write(size_t source, int64_t index) {
+  const KvSource& s = layout_->sources[source];
+  KvBlock& block = *blocks_[static_cast<size_t>(index / s.rows_per_block())];
+  return {block.data() + s.entries_offset + static_cast<size_t>(index % s.rows_per_block()) * s.entry_bytes,
+          s.entry_bytes};
+}
+
+std::span<std::byte> SequenceState::key_for_write(size_t source, int64_t index) {
+  const KvSource& s = layout_->sources[source];
+  KvBlock& block = *blocks_[static_cast<size_t>(index / s.rows_per_block())];
+  return {block.data() + s.keys_offset + static_cast<size_t>(index % s.rows_per_block()) * s.key_bytes, s.key_bytes};
+}
+
+SequenceState::KeyRun SequenceState::key_run(size_t source, int64_t index, int64_t count) const {
+  const int64_t rows = layout_->sources[source].rows_per_block();
+  return {key(source, index), std::min(count, rows - index % rows)};
+}
+
+void SequenceState::begin_decoder_rows(int64_t begin) {
+  TIDEPOOL_CHECK(begin >= decoder_end_ && begin <= length(), "decoder rows are written forwards");
+  if (begin != decoder_end_) decoder_begin_ = begin;
+  decoder_end_ = length();
+}
+
+std::span<float> SequenceState::compressor_row(size_t source, int64_t position) {
+  const size_t width = 2 * layout_->sources[source].entry_width;
+  return {compressor_rows_[source].data() + static_cast<size_t>(position % compressor_ring_rows()) * width, width};
+}
+
+std::span<const float> SequenceState::compressor_row(size_t source, int64_t position) const {
+  const size_t width = 2 * layout_->sources[source].entry_width;
+  return {compressor_rows_[source].data() + static_cast<size_t>(position % compressor_ring_rows()) * width, width};
+}
+
+size_t SequenceState::bytes() const {
+  size_t total = sizeof(*this) + tokens_.capacity() * sizeof(InputToken) + blocks_.size() * layout_->block_bytes;
+  for (const WindowRing& window : windows_)
+    total += window.bytes();
+  for (const Buffer<float>& rows : compressor_rows_)
+    total += rows.size() * sizeof(float);
+  return total;
+}
+
+namespace {
+
+bool same_global(const SequenceState& a, const SequenceState& b) {
+  for (size_t source = 0; source < a.layout().sources.size(); ++source) {
+    const KvSource& s = a.layout().sources[source];
+    for (int64_t index = 0; index < a.length() / s.ratio; ++index) {
+      if (std::memcmp(a.entry(source, index), b.entry(source, index), s.entry_bytes) != 0) return false;
+      if (std::memcmp(a.key(source, index), b.key(source, index), s.key_bytes) != 0) return false;
+    }
+    const int64_t open = a.length() / s.ratio * s.ratio;  // tokens of a group that waits for its partner
+    for (int64_t position = open; position < a.length(); ++position) {
+      if (!std::ranges::equal(a.compressor_row(source, position), b.compressor_row(source, position))) return false;
+    }
+  }
+  return true;
+}
+
+bool same_windows(const SequenceState& a, const SequenceState& b) {
+  for (size_t layer = 0; layer < a.layout().window_layers; ++layer) {
+    const int64_t begin = std::max(a.window_begin(layer), a.length() - a.layout().window);
+    if (begin != std::max(b.window_begin(layer), b.length() - b.layout().window)) return false;
+    const bool is_decoder = layer >= a.layout().first_decoder_layer;
+    if (is_decoder && a.decoder_end() != b.decoder_end()) return false;
+    const int64_t end = is_decoder ? a.decoder_end() : a.length();
+    for (int64_t position = begin; position < end; ++position) {
+      if (!std::ranges::equal(a.window(layer).row(position), b.window(layer).row(position))) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool same_state(const SequenceState& a, const SequenceState& b) {
+  return std::ranges::equal(a.tokens(), b.tokens()) && same_global(a, b) && same_windows(a, b);
+}
+
+}  // namespace tidepool

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/buffer.h"
+#include "kv/kv_layout.h"
+#include "kv/window_ring.h"
+
+namespace tidepool {
+
+/// A position of the input as the model sees it.
+struct InputToken {
+  int32_t id = 0;
+  bool is_image = false;  ///< part of an image span: own routing bias, dead for Engram
+  friend bool operator==(const InputToken&, const InputToken&) = default;
+};
+
+/// Global KV of kBlockTokens tokens over all sources, packed. Shared between forks; written only by a sole owner.
+using KvBlock = Buffer<std::byte>;
+
+/// Everything a sequence needs to go on: its tokens, packed global KV, window rings and half-filled compressor groups.
+/// A value: `fork()` copies it (sharing full blocks), `rollback()` takes positions back. Nothing in it depends on how
+/// the tokens were cut into chunks. One thread at a time.
+class SequenceState {
+ public:
+  explicit SequenceState(std::shared_ptr<const KvLayout> layout);
+  SequenceState(SequenceState&&) noexcept = default;
+  SequenceState& operator=(SequenceState&&) noexcept = default;
+  SequenceState(const SequenceState&) = delete;
+  SequenceState& operator=(const SequenceState&) = delete;
+  ~SequenceState() = default;
+
+  /// An independent copy. Blocks are shared until one side writes to them.
+  [[nodiscard]] SequenceState fork() const;
+
+  [[nodiscard]] const KvLayout& layout() const { return *layout_; }
+  /// Positions processed so far; also the position of the next token.
+  [[nodiscard]] int64_t length() const { return static_cast<int64_t>(tokens_.size()); }
+  [[nodiscard]] std::span<const InputToken> tokens() const { return tokens_; }
+
+  /// Appends tokens and makes room for their global KV: new blocks, and a copy of a shared block that will be written
+  /// to. The rows themselves are written by the layers, from any thread, each row by one.
+  void append(std::span<const InputToken> tokens);
+
+  /// Takes back all positions from `new_length` on. At most layout().rollback_max positions below the longest length
+  /// ever reached: what the rings still hold. Afterwards the state equals one that never went further.
+  void rollback(int64_t new_length);
+  [[nodiscard]] bool can_rollback(int64_t new_length) const;
+
+  /// Entry `index` of source `source` (entry j covers tokens [j*ratio, (j+1)*ratio)).
+  [[nodiscard]] const std::byte* entry(size_t source, int64_t index) const;
+  [[nodiscard]] const std::byte* key(size_t source, int64_t index) const;
+  [[nodiscard]] std::span<std::byte> entry_for_write(size_t source, int64_t index);
+  [[nodiscard]] std::span<std::byte> key_for_write(size_t source, int64_t index);
+  /// The keys of one source that lie in memory one after the other from `index` on, at most `count`.
+  struct KeyRun {
+    const std::byte* keys;
+    int64_t count;
+  };
+  [[nodiscard]] KeyRun key_run(size_t source, int64_t index, int64_t count) const;
+
+  [[nodiscard]] WindowRing& window(size_t layer) { return windows_[layer]; }
+  [[nodiscard]] const WindowRing& window(size_t layer) const { return windows_[layer]; }
+  /// First position whose window row of `layer` is valid: 0, or where the decoder's replay began.
+  [[nodiscard]] int64_t window_begin(size_t layer) const {
+    return layer < layout_->first_decoder_layer ? 0 : decoder_begin_;
+  }
+
+  /// Decoder rows are about to be written for [begin, length()): goes on where the last ones ended, or starts a new
+  /// window at `begin` when it does not touch them.
+  void begin_decoder_rows(int64_t begin);
+  /// Positions [window_begin, decoder_end) have decoder window rows.
+  [[nodiscard]] int64_t decoder_end() const { return decoder_end_; }
+
+  /// Compressor input of one token of a source with ratio 2: kv then gate, [2 * entry_width], kept for the last few
+  /// positions, so that a group can be finished by the next token, or again after a rollback.
+  [[nodiscard]] std::span<float> compressor_row(size_t source, int64_t position);
+  [[nodiscard]] std::span<const float> compressor_row(size_t source, int64_t position) const;
+
+  /// Bytes of memory held: shared blocks count fully.
+  [[nodiscard]] size_t bytes() const;
+
+ private:
+  [[nodiscard]] int64_t compressor_ring_rows() const { return layout_->rollback_max + 2; }
+
+  std::shared_ptr<const KvLayout> layout_;
+  std::vector<InputToken> tokens_;
+  std::vector<std::shared_ptr<KvBlock>> blocks_;
+  std::vector<WindowRing> windows_;
+  std::vector<Buffer<float>> compressor_rows_;  ///< per source; empty when its ratio is 1
+  int64_t longest_ = 0;                         ///< largest length ever reached: what the rings were written up to
+  int64_t decoder_begin_ = 0;
+  int64_t decoder_end_ = 0;
+};
+
+/// True when two states would go on alike: same tokens, and equal bytes in every row that a later token can read.
+[[nodiscard]] bool same_state(const SequenceState& a, const SequenceState& b);
+
+}  // namespace tidepool
