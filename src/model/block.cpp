@@ -1,0 +1,101 @@
+#include "model/block.h"
+
+#include <algorithm>
+
+#include "model/engram.h"
+
+namespace tidepool {
+
+namespace {
+
+Attention layer_attention(const Model& model, const Math& math, size_t layer) {
+  return {math, model.attention(), model.weights().layers[layer].attention, model.layer_table().layers[layer],
+          model.ropes()};
+}
+
+/// What a draft head reads: the mean of the streams entering the layer.
+void record_tap(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
+  if (pass.probe == nullptr || !model.config().dspark) return;
+  const auto& taps = model.config().dspark->target_layer_ids;
+  if (std::ranges::find(taps, static_cast<int64_t>(layer)) == taps.end()) return;
+  const Arena::Scope scope(*pass.arena);
+  const PassShape& shape = model.pass_shape();
+  const Span2d<float> mean = pass.arena->matrix(pass.rows, shape.hidden);
+  for (size_t row = 0; row < pass.rows; ++row) {
+    for (size_t i = 0; i < shape.hidden; ++i) {
+      float sum = 0;
+      for (size_t j = 0; j < shape.streams; ++j)
+        sum += pass.stream.row(row)[j * shape.hidden + i];
+      mean.row(row)[i] = sum / static_cast<float>(shape.streams);
+    }
+    math.round(mean.row(row));
+  }
+  pass.record("main_hidden", layer, mean);
+}
+
+/// The input of a sub-block: collapsed with the pending mix, normalised.
+Span2d<float> sublayer_input(const Model& model, const Math& math, const ForwardPass& pass, const Bf16* norm) {
+  const Span2d<float> x = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
+  collapse_streams(math, model.hyper_connection(), pass.stream, pass.pre_mix, x);
+  math.rms_norm_rows(x, norm, model.norm_eps(), x);
+  return x;
+}
+
+void set_pending_mix(const HyperConnectionMix& mix, const ForwardPass& pass) {
+  for (size_t row = 0; row < pass.rows; ++row)
+    std::ranges::copy(mix.pre.row(row), pass.pre_mix.row(row).begin());
+}
+
+/// X' = B X + C F(A_prev X); `run` computes F from its normalised input.
+template <typename Run>
+void run_sublayer(const Model& model, const Math& math, const ForwardPass& pass, const HyperConnectionWeights& weights,
+                  const Bf16* norm, Run run) {
+  const Arena::Scope scope(*pass.arena);
+  const HyperConnectionMix mix = hyper_connection_mix(math, model.hyper_connection(), weights, pass);
+  if (model.options().faults.own_pre_mix) set_pending_mix(mix, pass);
+  const Span2d<float> x = sublayer_input(model, math, pass, norm);
+  const Span2d<float> y = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
+  run(x, y);
+  expand_streams(math, model.hyper_connection(), mix, y, pass.stream);
+  set_pending_mix(mix, pass);
+}
+
+}  // namespace
+
+void enter_layer(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
+  const LayerPlan& plan = model.layer_table().layers[layer];
+  if (plan.engram_slot >= 0) {
+    apply_engram({math, *model.engram_hash(), *model.weights().layers[layer].engram,
+                  static_cast<size_t>(plan.engram_slot), layer, static_cast<size_t>(model.config().engram->head_dim),
+                  model.pass_shape().streams, model.pass_shape().hidden, model.norm_eps()},
+                 pass);
+  }
+  record_tap(model, math, layer, pass);
+}
+
+Span2d<float> attention_input(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
+  return sublayer_input(model, math, pass, model.weights().layers[layer].attn_norm);
+}
+
+void write_layer_kv(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
+  const Arena::Scope scope(*pass.arena);
+  write_layer_global_kv(layer_attention(model, math, layer), pass, attention_input(model, math, layer, pass));
+}
+
+void run_layer(const Model& model, const Math& math, size_t layer, ForwardPass& pass) {
+  const LayerWeights& weights = model.weights().layers[layer];
+  run_sublayer(model, math, pass, weights.attn_hc, weights.attn_norm, [&](Span2d<const float> x, Span2d<float> y) {
+    pass.record("attn_in", layer, x);
+    attend(layer_attention(model, math, layer), pass, x, y);
+    pass.record("attn_out", layer, y);
+  });
+  run_sublayer(model, math, pass, weights.ffn_hc, weights.ffn_norm, [&](Span2d<const float> x, Span2d<float> y) {
+    pass.record("ffn_in", layer, x);
+    mixture_of_experts(math, model.moe(), weights.moe, layer, pass, x, y);
+    pass.record("ffn_out", layer, y);
+  });
+  pass.record("stream", layer, pass.stream);
+  pass.record("pre_mix", layer, pass.pre_mix);
+}
+
+}  // namespace tidepool

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/span2d.h"
+#include "kv/sequence_state.h"
+#include "model/math.h"
+#include "model/probe.h"
+#include "model/rope.h"
+
+namespace tidepool {
+
+/// A run of consecutive positions of one sequence among the rows of a pass.
+struct PassSegment {
+  SequenceState* state = nullptr;
+  size_t row_begin = 0;
+  size_t rows = 0;
+  int64_t position = 0;  ///< of the first row
+};
+
+/// The global entries each row attends to, ascending. Written by Full and Reindex layers, read by Reuse layers.
+struct Selection {
+  Span2d<int32_t> entries;   ///< [rows, index_topk]
+  std::span<int32_t> count;  ///< [rows]
+};
+
+/// The blocks of entries each row may choose from, ascending; count -1 means all. (model notes 2.5)
+struct CandidatePool {
+  Span2d<int32_t> blocks;    ///< [rows, candidate_topk_blocks]
+  std::span<int32_t> count;  ///< [rows]
+};
+
+/// What crosses layers while some rows pass through the stack, for any number of sequences at once. Rows of one
+/// sequence are consecutive and in order. All memory is borrowed from `arena`.
+struct ForwardPass {
+  Arena* arena = nullptr;
+  Probe* probe = nullptr;  ///< only with a single segment
+  std::vector<PassSegment> segments;
+  std::vector<size_t> segment_of_row;
+  size_t rows = 0;
+
+  Span2d<float> stream;   ///< [rows, hc_mult * hidden]: the residual streams, one after the other
+  Span2d<float> pre_mix;  ///< [rows, hc_mult]: what the next sub-block collapses with (it lags by one)
+  Selection selection;
+  CandidatePool candidates;
+
+  /// Angles of each row's position, [rows, pairs].
+  Span2d<float> window_cos, window_sin, global_cos, global_sin;
+
+  [[nodiscard]] const PassSegment& segment(size_t row) const { return segments[segment_of_row[row]]; }
+  [[nodiscard]] int64_t position(size_t row) const {
+    const PassSegment& s = segment(row);
+    return s.position + static_cast<int64_t>(row - s.row_begin);
+  }
+  [[nodiscard]] InputToken token(size_t row) const {
+    return segment(row).state->tokens()[static_cast<size_t>(position(row))];
+  }
+
+  /// Hands rows to the probe, if there is one. `values` has a row for each row of the pass.
+  void record(std::string_view name, size_t layer, Span2d<const float> values) const {
+    if (probe != nullptr) probe->record(name, static_cast<int64_t>(layer), segments.front().position, values);
+  }
+};
+
+/// Sizes of a pass that follow from the config.
+struct PassShape {
+  size_t streams = 0;
+  size_t hidden = 0;
+  size_t index_topk = 0;
+  size_t candidate_blocks = 0;
+};
+
+/// Lays out a pass over `segments` (row_begin is filled in) with everything but the stream's content.
+[[nodiscard]] ForwardPass make_pass(Arena& arena, std::vector<PassSegment> segments, const PassShape& shape,
+                                    const RopeTables& ropes);
+
+/// The pass that goes on with the rows whose position is at least `from[segment]`; segments without such rows are
+/// dropped. Streams and mixes are copied; selections start empty.
+[[nodiscard]] ForwardPass narrow_pass(const ForwardPass& pass, std::span<const int64_t> from, const PassShape& shape,
+                                      const RopeTables& ropes);
+
+}  // namespace tidepool

@@ -1,0 +1,246 @@
+// Properties of the whole backbone: what a sequence computes depends on nothing but its own tokens.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "model/golden_test_support.h"
+
+namespace tidepool {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+std::vector<InputToken> random_tokens(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<InputToken> tokens(count);
+  for (InputToken& token : tokens)
+    token.id = static_cast<int32_t>(3 + random() % 490);
+  return tokens;
+}
+
+/// A model with what it runs on.
+struct Fixture {
+  explicit Fixture(size_t threads = 2, const std::string& name = "ckpt",
+                   const kernels::KernelTable& table = kernels::select_kernels("auto"))
+      : pool(threads), runtime{pool, table}, model(golden::load_model(name)) {}
+
+  /// Runs tokens with the decoder on every position; returns all logits, row after row.
+  std::vector<float> run(SequenceState& state, std::span<const InputToken> tokens) {
+    return run_from(state, tokens, 0);
+  }
+  std::vector<float> run_from(SequenceState& state, std::span<const InputToken> tokens, int64_t decoder_from) {
+    const Arena::Scope scope(arena);
+    const int64_t end = state.length() + static_cast<int64_t>(tokens.size());
+    const auto rows = static_cast<size_t>(std::max(end - std::max(decoder_from, state.length()), int64_t{0}));
+    const ForwardRequest request{&state, tokens, decoder_from, rows};
+    const Span2d<const float> logits = forward(model, runtime, arena, {&request, 1});
+    return {logits.data, logits.data + logits.rows * logits.cols};
+  }
+
+  ThreadPool pool;
+  Runtime runtime;
+  Model model;
+  Arena arena;
+};
+
+class ChunkSize : public testing::TestWithParam<size_t> {};
+
+TEST_P(ChunkSize, DoesNotChangeABit) {
+  Fixture fixture;
+  const std::vector<InputToken> tokens = random_tokens(150, 1);
+  SequenceState whole = fixture.model.new_sequence();
+  const std::vector<float> expected = fixture.run(whole, tokens);
+  SequenceState chunked = fixture.model.new_sequence();
+  std::vector<float> actual;
+  for (size_t begin = 0; begin < tokens.size(); begin += GetParam()) {
+    const size_t count = std::min(GetParam(), tokens.size() - begin);
+    const std::vector<float> part = fixture.run(chunked, std::span(tokens).subspan(begin, count));
+    actual.insert(actual.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(actual, expected);
+  EXPECT_TRUE(same_state(chunked, whole));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ChunkSize, testing::Values(1, 2, 3, 5, 16, 17, 64, 149));
+
+TEST(Forward, EveryKernelTableGivesTheSameBitsForAnyChunkAndThreadCount) {
+  const std::vector<InputToken> tokens = random_tokens(70, 2);
+  for (const kernels::KernelTable* table : kernels::available_kernels()) {
+    Fixture one(1, "ckpt", *table);
+    SequenceState whole = one.model.new_sequence();
+    const std::vector<float> expected = one.run(whole, tokens);
+    for (const size_t threads : {2, 3}) {
+      Fixture many(threads, "ckpt", *table);
+      SequenceState state = many.model.new_sequence();
+      std::vector<float> actual = many.run(state, std::span(tokens).first(33));
+      for (size_t i = 33; i < tokens.size(); ++i) {
+        const std::vector<float> row = many.run(state, std::span(tokens).subspan(i, 1));
+        actual.insert(actual.end(), row.begin(), row.end());
+      }
+      EXPECT_EQ(actual, expected) << table->name << ", " << threads << " threads";
+    }
+  }
+}
+
+TEST(Forward, InterleavedSequencesDoNotTouchEachOther) {
+  Fixture fixture;
+  const std::vector<size_t> lengths{40, 7, 23};
+  std::vector<std::vector<InputToken>> tokens;
+  std::vector<std::vector<float>> expected;
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    tokens.push_back(random_tokens(lengths[s], static_cast<uint32_t>(10 + s)));
+    SequenceState alone = fixture.model.new_sequence();
+    expected.push_back(fixture.run(alone, tokens[s]));
+  }
+  // Together: chunks of 5, 1 and 4 tokens of the three in each call, as far as each goes.
+  const std::vector<size_t> steps{5, 1, 4};
+  std::vector<SequenceState> states;
+  for (size_t s = 0; s < lengths.size(); ++s)
+    states.push_back(fixture.model.new_sequence());
+  std::vector<std::vector<float>> actual(lengths.size());
+  const size_t vocab = static_cast<size_t>(fixture.model.config().vocab_size);
+  for (bool is_running = true; is_running;) {
+    std::vector<ForwardRequest> requests;
+    std::vector<size_t> owners;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      const auto done = static_cast<size_t>(states[s].length());
+      const size_t count = std::min(steps[s], lengths[s] - done);
+      if (count == 0) continue;
+      requests.push_back({&states[s], std::span(tokens[s]).subspan(done, count), 0, count});
+      owners.push_back(s);
+    }
+    is_running = !requests.empty();
+    if (!is_running) break;
+    const Arena::Scope scope(fixture.arena);
+    const Span2d<const float> logits = forward(fixture.model, fixture.runtime, fixture.arena, requests);
+    size_t row = 0;
+    for (size_t r = 0; r < requests.size(); ++r) {
+      std::vector<float>& out = actual[owners[r]];
+      out.insert(out.end(), logits.data + row * vocab, logits.data + (row + requests[r].logits_rows) * vocab);
+      row += requests[r].logits_rows;
+    }
+  }
+  EXPECT_EQ(actual, expected);
+}
+
+TEST(Forward, ForkGoesOnLikeAFreshRunAndLeavesTheOriginalAlone) {
+  Fixture fixture;
+  const std::vector<InputToken> prefix = random_tokens(133, 3);
+  const std::vector<InputToken> left = random_tokens(20, 4);
+  const std::vector<InputToken> right = random_tokens(20, 5);
+  SequenceState original = fixture.model.new_sequence();
+  (void)fixture.run(original, prefix);
+  SequenceState copy = original.fork();
+  const std::vector<float> copy_logits = fixture.run(copy, left);
+  const std::vector<float> original_logits = fixture.run(original, right);
+
+  for (const auto& [tokens, logits, state] :
+       {std::tuple{&left, &copy_logits, &copy}, std::tuple{&right, &original_logits, &original}}) {
+    SequenceState fresh = fixture.model.new_sequence();
+    (void)fixture.run(fresh, prefix);
+    EXPECT_EQ(fixture.run(fresh, *tokens), *logits);
+    EXPECT_TRUE(same_state(fresh, *state));
+  }
+}
+
+TEST(Forward, AnyAcceptedAndRejectedPatternEqualsAFreshRun) {
+  Fixture fixture;
+  std::mt19937 random(6);
+  SequenceState state = fixture.model.new_sequence();
+  std::vector<InputToken> kept = random_tokens(13, 7);
+  (void)fixture.run(state, kept);
+  // Blocks of 1 to 6 speculative tokens, of which a random number stays: crosses ring wraps (16), odd and even groups.
+  for (int step = 0; step < 40; ++step) {
+    const std::vector<InputToken> draft = random_tokens(1 + random() % 6, 100 + static_cast<uint32_t>(step));
+    (void)fixture.run(state, draft);
+    const size_t accepted = random() % (draft.size() + 1);
+    kept.insert(kept.end(), draft.begin(), draft.begin() + static_cast<int64_t>(accepted));
+    state.rollback(static_cast<int64_t>(kept.size()));
+
+    SequenceState fresh = fixture.model.new_sequence();
+    (void)fixture.run(fresh, kept);
+    ASSERT_TRUE(same_state(state, fresh)) << "after step " << step;
+  }
+  const std::vector<InputToken> next = random_tokens(3, 8);
+  SequenceState fresh = fixture.model.new_sequence();
+  (void)fixture.run(fresh, kept);
+  EXPECT_EQ(fixture.run(state, next), fixture.run(fresh, next));
+}
+
+TEST(Forward, EncoderOnlyRowsLeaveTheSameGlobalKv) {
+  Fixture fixture;
+  const std::vector<InputToken> tokens = random_tokens(60, 9);
+  SequenceState full = fixture.model.new_sequence();
+  (void)fixture.run(full, tokens);
+  SequenceState skipping = fixture.model.new_sequence();
+  (void)fixture.run_from(skipping, tokens, kNever);
+  for (size_t source = 0; source < full.layout().sources.size(); ++source) {
+    const KvSource& s = full.layout().sources[source];
+    for (int64_t entry = 0; entry < full.length() / s.ratio; ++entry) {
+      EXPECT_EQ(std::memcmp(full.entry(source, entry), skipping.entry(source, entry), s.entry_bytes), 0);
+      EXPECT_EQ(std::memcmp(full.key(source, entry), skipping.key(source, entry), s.key_bytes), 0);
+    }
+  }
+}
+
+/// Positions the decoder must see so that the last one's logits are exact: window + (layers - 1) * (window - 1).
+/// (model notes 1.3; here window 16 and 3 decoder layers)
+constexpr int64_t kExactRows = 16 + 2 * 15;
+
+TEST(Forward, ExactReplayEqualsTheFullRunAndOneRowLessDoesNot) {
+  Fixture fixture;
+  const std::vector<InputToken> tokens = random_tokens(200, 10);
+  const size_t vocab = static_cast<size_t>(fixture.model.config().vocab_size);
+  const auto last_row = [&](int64_t decoder_rows) {
+    SequenceState state = fixture.model.new_sequence();
+    const std::vector<float> logits =
+        fixture.run_from(state, tokens, static_cast<int64_t>(tokens.size()) - decoder_rows);
+    return std::vector<float>(logits.end() - static_cast<int64_t>(vocab), logits.end());
+  };
+  const std::vector<float> full = last_row(200);
+  EXPECT_EQ(last_row(kExactRows), full);
+  EXPECT_NE(last_row(kExactRows - 1), full);
+}
+
+TEST(Forward, PromptOfOneWindowIsExactWithBoundedReplay) {
+  Fixture fixture;
+  const std::vector<InputToken> tokens = random_tokens(16, 11);
+  SequenceState full = fixture.model.new_sequence();
+  SequenceState bounded = fixture.model.new_sequence();
+  EXPECT_EQ(fixture.run_from(bounded, tokens, 0), fixture.run(full, tokens));
+  EXPECT_TRUE(same_state(bounded, full));
+}
+
+TEST(Forward, ImageRowsUseTheirOwnRoutingBiasAndNoEngram) {
+  Fixture fixture;
+  std::vector<InputToken> tokens = random_tokens(12, 12);
+  SequenceState text = fixture.model.new_sequence();
+  const std::vector<float> text_logits = fixture.run(text, tokens);
+  tokens[11].is_image = true;
+  SequenceState image = fixture.model.new_sequence();
+  EXPECT_NE(fixture.run(image, tokens), text_logits);
+}
+
+TEST(Forward, TextOnlyCheckpointRunsWithoutTheOptionalParts) {
+  Fixture fixture(2, "ckpt_textonly");
+  EXPECT_EQ(fixture.model.engram_hash(), nullptr);
+  SequenceState state = fixture.model.new_sequence();
+  const std::vector<float> logits = fixture.run(state, random_tokens(30, 13));
+  for (const float value : logits)
+    ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(Forward, DecodeStepsReuseTheirScratch) {
+  Fixture fixture;
+  SequenceState state = fixture.model.new_sequence();
+  const std::vector<InputToken> tokens = random_tokens(120, 14);
+  (void)fixture.run(state, std::span(tokens).first(80));
+  (void)fixture.run(state, std::span(tokens).subspan(80, 1));
+  const size_t reserved = fixture.arena.bytes_reserved();
+  for (size_t i = 81; i < tokens.size(); ++i)
+    (void)fixture.run(state, std::span(tokens).subspan(i, 1));
+  EXPECT_EQ(fixture.arena.bytes_reserved(), reserved);
+}
+
+}  // namespace
+}  // namespace tidepool

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <span>
+
+#include "model/forward_pass.h"
+#include "model/math.h"
+#include "model/weights.h"
+
+namespace tidepool {
+
+/// Single-pass manifold hyper-connections: n residual streams X in R^{n x d} a sub-block reads and writes through
+///   X' = B X + C F(A_prev X),  (A, B, C) = H(X),
+/// where A is used one sub-block late. (model notes 2.6, checkpoint notes 5)
+struct HyperConnectionConfig {
+  size_t streams = 0;
+  size_t hidden = 0;
+  int64_t sinkhorn_iterations = 0;
+  float eps = 0;       ///< of the sigmoid and the Sinkhorn steps
+  float norm_eps = 0;  ///< of the RMS over the flattened streams
+};
+
+/// The mix of one sub-block, all binary32.
+struct HyperConnectionMix {
+  Span2d<float> pre;   ///< [rows, n]: A, for the NEXT sub-block
+  Span2d<float> post;  ///< [rows, n]: C
+  Span2d<float> comb;  ///< [rows, n * n]: B, row-major; stream j goes to stream k with comb[j][k]
+};
+
+/// From the raw products m = F flatten(X) rsqrt(mean(X^2) + eps) of one row [2n + n*n]:
+///   pre = sigmoid(m * scale0 + base) + eps, post = 2 sigmoid(m * scale1 + base),
+///   comb = Sinkhorn(row softmax(m * scale2 + base) + eps).
+void split_mix(const HyperConnectionConfig& config, std::span<const float> products, const float* scale,
+               const float* base, std::span<float> pre, std::span<float> post, std::span<float> comb);
+
+/// H of every row's streams. Memory from the pass's arena.
+[[nodiscard]] HyperConnectionMix hyper_connection_mix(const Math& math, const HyperConnectionConfig& config,
+                                                      const HyperConnectionWeights& weights, const ForwardPass& pass);
+
+/// A X of each row, [rows, d], with its rounding point.
+void collapse_streams(const Math& math, const HyperConnectionConfig& config, Span2d<const float> stream,
+                      Span2d<const float> pre, Span2d<float> out);
+
+/// X' = B X + C y, in place, with its rounding point.
+void expand_streams(const Math& math, const HyperConnectionConfig& config, const HyperConnectionMix& mix,
+                    Span2d<const float> y, Span2d<float> stream);
+
+}  // namespace tidepool

@@ -1,0 +1,44 @@
+#include "model/math.h"
+
+#include "base/check.h"
+
+namespace tidepool {
+
+void Math::round(std::span<float> values) const {
+  if (numerics_.round_to_bf16) runtime_.kernels.round_bf16(values.data(), values.size());
+}
+
+void Math::round_rows(Span2d<float> values) const {
+  if (!numerics_.round_to_bf16) return;
+  for (size_t row = 0; row < values.rows; ++row)
+    round(values.row(row));
+}
+
+void Math::quantise_rows(Span2d<float> values) const {
+  if (!numerics_.quantise_activations) return;
+  for_rows(values.rows,
+           [&](size_t row, size_t) { runtime_.kernels.quantise_fp8(values.row(row).data(), values.cols); });
+}
+
+void Math::linear_unrounded(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const {
+  TIDEPOOL_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows, "matrix shapes do not fit");
+  tidepool::linear(runtime_, weight, x, y);
+}
+
+void Math::linear(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const {
+  linear_unrounded(weight, x, y);
+  round_rows(y);
+}
+
+void Math::rms_norm_rows(Span2d<const float> x, const Bf16* weight, float eps, Span2d<float> y) const {
+  for_rows(x.rows, [&](size_t row, size_t) {
+    runtime_.kernels.rms_norm(x.row(row).data(), weight, x.cols, eps, y.row(row).data());
+    round(y.row(row));
+  });
+}
+
+void Math::for_rows(size_t rows, const std::function<void(size_t row, size_t worker)>& body) const {
+  runtime_.pool.run(rows, body);
+}
+
+}  // namespace tidepool

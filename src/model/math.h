@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+
+#include "base/span2d.h"
+#include "formats/matrix.h"
+#include "kernels/runtime.h"
+
+namespace tidepool {
+
+/// Where values are rounded. `official` follows the released reference: bfloat16 between operators, binary32 inside.
+/// `hp` keeps binary32 throughout; only the FP8/FP4 grids that the model itself defines remain.
+struct Numerics {
+  bool round_to_bf16 = true;
+  /// Puts the inputs of FP8 and FP4 linears on the FP8 grid. Always on but where a test asks what it costs.
+  bool quantise_activations = true;
+};
+inline constexpr Numerics kOfficialNumerics{true, true};
+inline constexpr Numerics kHpNumerics{false, true};
+
+/// The arithmetic a layer uses: kernels and threads, with the rounding points of the chosen numerics in this one place.
+/// Borrowed parts must outlive it. One forward pass at a time.
+class Math {
+ public:
+  Math(const Runtime& runtime, Numerics numerics) : runtime_(runtime), numerics_(numerics) {}
+
+  [[nodiscard]] const kernels::KernelTable& kernels() const { return runtime_.kernels; }
+  [[nodiscard]] const Numerics& numerics() const { return numerics_; }
+  [[nodiscard]] size_t workers() const { return runtime_.pool.thread_count(); }
+
+  /// One rounding point: to bfloat16 under the official numerics, nothing under hp.
+  void round(std::span<float> values) const;
+  void round_rows(Span2d<float> values) const;
+  /// The FP8 activation grid in front of an FP8 or FP4 linear, row by row, in place. Widths are multiples of 32.
+  void quantise_rows(Span2d<float> values) const;
+
+  /// y = x W^T with binary32 results. Inputs of FP8 and FP4 matrices are on the FP8 grid already where the model wants
+  /// that.
+  void linear_unrounded(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const;
+  /// The same with the rounding point behind it.
+  void linear(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const;
+
+  /// RMSNorm of each row with its rounding point. y may be x.
+  void rms_norm_rows(Span2d<const float> x, const Bf16* weight, float eps, Span2d<float> y) const;
+
+  /// body(row, worker) for each row in [0, rows), over all threads.
+  void for_rows(size_t rows, const std::function<void(size_t row, size_t worker)>& body) const;
+
+ private:
+  Runtime runtime_;
+  Numerics numerics_;
+};
+
+}  // namespace tidepool

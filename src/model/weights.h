@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "formats/bf16.h"
+#include "formats/checkpoint.h"
+#include "model/layer_table.h"
+
+namespace tidepool {
+
+/// Hyper-connection parameters of one sub-block: F [2n + n*n, n*d], base [2n + n*n], scale [3] (pre, post, comb).
+struct HyperConnectionWeights {
+  MatrixView fn;
+  const float* base = nullptr;
+  const float* scale = nullptr;
+};
+
+struct CompressorWeights {
+  MatrixView wkv;
+  MatrixView wgate;  ///< ratio > 1 only
+  const Bf16* norm = nullptr;
+};
+
+struct IndexKeyWeights {
+  MatrixView wk;
+  const Bf16* k_norm = nullptr;
+};
+
+struct IndexQueryWeights {
+  MatrixView wq_b;
+  MatrixView weights_proj;
+};
+
+struct AttentionWeights {
+  MatrixView wq_a;
+  const Bf16* q_norm = nullptr;
+  MatrixView wq_b;
+  MatrixView wkv;
+  const Bf16* kv_norm = nullptr;
+  const float* sink = nullptr;  ///< [heads]
+  MatrixView wo_a;              ///< [groups * rank, heads / groups * head_dim]
+  MatrixView wo_b;
+  std::optional<CompressorWeights> compressor;   ///< layers that own global KV
+  std::optional<IndexKeyWeights> index_key;      ///< the same layers
+  std::optional<IndexQueryWeights> index_query;  ///< Full and Reindex layers
+};
+
+struct ExpertWeights {
+  MatrixView w1;  ///< gate
+  MatrixView w3;  ///< up
+  MatrixView w2;  ///< down
+};
+
+struct MoeWeights {
+  MatrixView gate;
+  const float* bias = nullptr;     ///< [experts], for text positions; steers selection only
+  const float* bias_vl = nullptr;  ///< the same for image positions; null without vision
+  ExpertWeights shared;
+  std::vector<ExpertWeights> experts;
+};
+
+struct EngramWeights {
+  const std::byte* codes = nullptr;  ///< E4M3 [rows, head_dim]
+  const uint8_t* scales = nullptr;   ///< E8M0 [rows, head_dim / 32]
+  int64_t rows = 0;
+  MatrixView wkv;                  ///< [(streams + 1) * d, columns * head_dim]: a key per stream, then the value
+  const Bf16* q_weight = nullptr;  ///< [streams, d]
+  const Bf16* k_weight = nullptr;
+};
+
+struct LayerWeights {
+  const Bf16* attn_norm = nullptr;
+  const Bf16* ffn_norm = nullptr;
+  HyperConnectionWeights attn_hc;
+  HyperConnectionWeights ffn_hc;
+  AttentionWeights attention;
+  MoeWeights moe;
+  std::optional<EngramWeights> engram;
+};
+
+/// The backbone's tensors, bound by released name, read where the checkpoint maps them.
+struct ModelWeights {
+  MatrixView embed;
+  std::vector<LayerWeights> layers;
+  const Bf16* norm = nullptr;
+  MatrixView head;
+};
+
+/// `checkpoint` must outlive the result.
+[[nodiscard]] ModelWeights bind_weights(const Checkpoint& checkpoint, const LayerTable& table);
+
+}  // namespace tidepool
