@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/prefill.h"
+#include "formats/safetensors.h"
+#include "model/model.h"
+
+namespace tidepool {
+
+/// A model in both numerics on one checkpoint, as a trace needs it.
+struct TraceSetup {
+  const Model& official;
+  const Model& hp;
+  const Model& without_activation_grid;  ///< hp numerics and no activation grid, for "logits_noactq"
+  const Runtime& runtime;
+};
+
+struct TraceOptions {
+  /// Which numerics the case's tensors are computed in. kByName: plain names official, "hp." and "_hp" names hp,
+  /// "_noactq" without the activation grid.
+  enum class Numerics : uint8_t { kByName, kOfficial, kHp } numerics = Numerics::kByName;
+  Replay replay = Replay::kFull;
+  size_t chunk = 512;
+};
+
+/// A computed tensor, owned.
+struct TraceTensor {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> data;
+};
+
+struct TraceResult {
+  std::vector<TraceTensor> tensors;
+  std::vector<std::string>
+      not_computed;  ///< names in the case that are inputs, spreads of the reference, or a known fault
+};
+
+/// Reads a case (layout of the golden vectors, docs/vectors.md) and computes every output tensor it names.
+/// Throws Error for cases of other kinds (images, drafts), malformed ones, or ones that do not fit the model.
+[[nodiscard]] TraceResult trace_case(const TraceSetup& setup, const SafetensorsFile& test_case,
+                                     const TraceOptions& options);
+
+}  // namespace tidepool
