@@ -6,10 +6,10 @@
 
 namespace tidepool::kernels {
 
-/// The `k` largest of `scores`, exactly; ties go to the lowest index. Writes the chosen indices to `chosen` in
-/// ascending order and returns how many: fewer than k when fewer scores can be chosen. NaN and -inf are never chosen.
-/// Takes time linear in scores.size(). `chosen` holds min(k, scores.size()) values, `scratch` scores.size().
-[[nodiscard]] size_t select_top_k(std::span<const float> scores, size_t k, std::span<int32_t> chosen,
-                                  std::span<float> scratch) noexcept;
+/// The indices of the `k` largest scores, exactly, in ascending order; of equal scores the lowest indices are taken.
+/// -inf and NaN are never selected, so fewer than k come back where fewer are selectable; the return value says how
+/// many were written. indices holds at least min(k, scores.size()) values. 0 and -0 are equal. O(n), no allocation.
+/// `scores` may be up to 2^32 - 1 long. Thread-safe.
+[[nodiscard]] size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t> indices);
 
 }  // namespace tidepool::kernels

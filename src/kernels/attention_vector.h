@@ -1,0 +1,307 @@
+#pragma once
+
+#include "kernels/kernel_table.h"
+#include "kernels/math_vector.h"
+
+// Sparse attention and index scores for any Vec (attention_avx2.cpp, attention_avx512.cpp): rows are decoded once per
+// block into scratch, then all heads use them.
+
+namespace tidepool::kernels {
+namespace {
+
+constexpr size_t kLanes = Vec::kLanes;
+
+struct FloatTable {
+  float value[256];
+};
+/// Every E4M3 code, for scales: (1 + m / 8) * 2^(e - 7), or m * 2^-9 where e is 0. 0x7f and 0xff are NaN.
+constexpr FloatTable e4m3_values() {
+  FloatTable table{};
+  for (unsigned code = 0; code < 256; ++code) {
+    const unsigned exponent = (code >> 3) & 15U;
+    const unsigned mantissa = code & 7U;
+    // In units of 2^-9.
+    const float units = static_cast<float>(exponent == 0 ? mantissa : (8 + mantissa) << (exponent - 1));
+    const float magnitude = (code & 0x7fU) == 0x7fU ? __builtin_nanf("") : units / 512.0F;
+    table.value[code] = code < 128 ? magnitude : -magnitude;
+  }
+  return table;
+}
+constexpr FloatTable kE4m3Values = e4m3_values();
+
+/// kLanes values of a row from `column` on, a multiple of kLanes; past the end of a kFloat32 row they are zero.
+template <RowFormat kFormat>
+TIDEPOOL_INLINE Vec::F decode_columns(const std::byte* row, size_t width, size_t column) {
+  switch (kFormat) {
+    case RowFormat::kFp8Block32:
+      return Vec::mul(Vec::decode_fp8(row + column),
+                      Vec::all(e8m0_value(static_cast<uint8_t>(row[width + column / 32]))));
+    case RowFormat::kFp4Block32:
+      return Vec::mul(Vec::decode_fp4(row + column / 2),
+                      Vec::all(e8m0_value(static_cast<uint8_t>(row[width / 2 + column / 32]))));
+    case RowFormat::kFp4Block16:
+      return Vec::mul(Vec::decode_fp4(row + column / 2),
+                      Vec::all(kE4m3Values.value[static_cast<uint8_t>(row[width / 2 + column / 16])]));
+    case RowFormat::kFloat32: return Vec::load(reinterpret_cast<const float*>(row) + column, width - column);
+  }
+  return Vec::zero();
+}
+
+template <RowFormat kFormat>
+void decode_row_as(const std::byte* row, size_t width, float* out) {
+  for (size_t column = 0; column < width; column += kLanes) {
+    Vec::store(out + column, decode_columns<kFormat>(row, width, column), width - column);
+  }
+}
+
+void decode_row(RowFormat format, const std::byte* row, size_t width, float* out) {
+  switch (format) {
+    case RowFormat::kFp8Block32: return decode_row_as<RowFormat::kFp8Block32>(row, width, out);
+    case RowFormat::kFp4Block16: return decode_row_as<RowFormat::kFp4Block16>(row, width, out);
+    case RowFormat::kFp4Block32: return decode_row_as<RowFormat::kFp4Block32>(row, width, out);
+    case RowFormat::kFloat32: return decode_row_as<RowFormat::kFloat32>(row, width, out);
+  }
+}
+
+/// Rows and heads whose kLanes sums sit in registers together; Vec::sums then adds them up at once.
+constexpr size_t kTileRows = 4;
+constexpr size_t kTileHeads = kLanes / kTileRows;
+
+/// The scratch of one call and what it holds between blocks.
+struct AttentionState {
+  const AttentionArgs& args;
+  float* rows;     ///< [64, width], this block's rows, decoded
+  float* p;        ///< [heads, 64], their scores, then their probabilities
+  float* max;      ///< [heads]
+  float* sum;      ///< [heads]
+  float* rescale;  ///< [heads], what this block's new max does to the sums so far
+
+  explicit AttentionState(const AttentionArgs& call)
+      : args(call),
+        rows(call.scratch),
+        p(rows + kAttentionBlock * call.width),
+        max(p + kAttentionBlock * call.heads),
+        sum(max + call.heads),
+        rescale(sum + call.heads) {}
+};
+
+/// p[h, j] = scale * q[h] . row[j] for one tile. Heads and rows past the end repeat the last one.
+void score_tile(const AttentionState& state, size_t first_head, size_t first_row, size_t count) {
+  const AttentionArgs& args = state.args;
+  const float* head[kTileHeads];
+  const float* row[kTileRows];
+  for (size_t h = 0; h < kTileHeads; ++h)
+    head[h] = args.q + smaller(first_head + h, args.heads - 1) * args.width;
+  for (size_t j = 0; j < kTileRows; ++j)
+    row[j] = state.rows + smaller(first_row + j, count - 1) * args.width;
+  Vec::F sum[kTileHeads * kTileRows];
+  for (Vec::F& value : sum)
+    value = Vec::zero();
+  for (size_t i = 0; i < args.width; i += kLanes) {
+    const size_t rest = args.width - i;
+    Vec::F k[kTileRows];
+    for (size_t j = 0; j < kTileRows; ++j)
+      k[j] = Vec::load(row[j] + i, rest);
+    for (size_t h = 0; h < kTileHeads; ++h) {
+      const Vec::F q = Vec::load(head[h] + i, rest);
+      for (size_t j = 0; j < kTileRows; ++j)
+        sum[h * kTileRows + j] = Vec::fma(q, k[j], sum[h * kTileRows + j]);
+    }
+  }
+  float scores[kLanes];
+  Vec::store(scores, Vec::mul(Vec::sums(sum), Vec::all(args.scale)));
+  for (size_t h = 0; h < kTileHeads && first_head + h < args.heads; ++h) {
+    __builtin_memcpy(state.p + (first_head + h) * kAttentionBlock + first_row, scores + h * kTileRows,
+                     kTileRows * sizeof(float));
+  }
+}
+
+/// Scores of one head become probabilities; the head's max and sum move on.
+void normalise_head(const AttentionState& state, size_t head, size_t count) {
+  constexpr size_t kVectors = kAttentionBlock / kLanes;
+  float* p = state.p + head * kAttentionBlock;
+  for (size_t j = count; j < kAttentionBlock; ++j)
+    p[j] = -__builtin_inff();
+  // max gives its second operand where the first is NaN: a NaN score leaves the max alone and shows in the sum.
+  Vec::F largest = Vec::all(state.max[head]);
+  for (size_t v = 0; v < kVectors; ++v)
+    largest = Vec::max(Vec::load(p + v * kLanes), largest);
+  const float max = Vec::largest(largest);
+  Vec::F sum = Vec::zero();
+  for (size_t v = 0; v < kVectors; ++v) {
+    Vec::F value = exponential(Vec::sub(Vec::load(p + v * kLanes), Vec::all(max)));
+    sum = Vec::add(sum, value);
+    if (state.args.round_probabilities) value = bf16_rounded(value);
+    Vec::store(p + v * kLanes, value);
+  }
+  state.rescale[head] = exponential(state.max[head] - max);
+  state.sum[head] = state.sum[head] * state.rescale[head] + Vec::sum(sum);
+  state.max[head] = max;
+}
+
+/// out[h, i] = out[h, i] * rescale[h] + sum_j p[h, j] row[j, i] for one tile of heads and four vectors of columns.
+template <bool kIsWhole>
+void value_tile(const AttentionState& state, size_t first_head, size_t first_column, size_t count) {
+  constexpr size_t kVectors = 4;
+  const AttentionArgs& args = state.args;
+  const size_t rest = args.width - first_column;
+  size_t offset[kVectors];
+  size_t columns[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) {
+    offset[v] = kIsWhole ? v * kLanes : smaller(v * kLanes, rest);
+    columns[v] = kIsWhole ? kLanes : rest - offset[v];
+  }
+  size_t head[kTileHeads];
+  Vec::F out[kTileHeads][kVectors];
+  for (size_t h = 0; h < kTileHeads; ++h) {
+    head[h] = smaller(first_head + h, args.heads - 1);
+    const float* from = args.out + head[h] * args.width + first_column;
+    const Vec::F rescale = Vec::all(state.rescale[head[h]]);
+    for (size_t v = 0; v < kVectors; ++v)
+      out[h][v] = Vec::mul(Vec::load(from + offset[v], columns[v]), rescale);
+  }
+  for (size_t j = 0; j < count; ++j) {
+    const float* row = state.rows + j * args.width + first_column;
+    Vec::F value[kVectors];
+    for (size_t v = 0; v < kVectors; ++v)
+      value[v] = Vec::load(row + offset[v], columns[v]);
+    for (size_t h = 0; h < kTileHeads; ++h) {
+      const Vec::F p = Vec::all(state.p[head[h] * kAttentionBlock + j]);
+      for (size_t v = 0; v < kVectors; ++v)
+        out[h][v] = Vec::fma(p, value[v], out[h][v]);
+    }
+  }
+  for (size_t h = 0; h < kTileHeads; ++h) {
+    float* to = args.out + head[h] * args.width + first_column;
+    for (size_t v = 0; v < kVectors; ++v)
+      Vec::store(to + offset[v], out[h][v], columns[v]);
+  }
+}
+
+void attend_block(const AttentionState& state, size_t first, size_t count) {
+  const AttentionArgs& args = state.args;
+  for (size_t j = 0; j < count; ++j) {
+    const size_t index = first + j;
+    const bool is_window = index < args.window.count;
+    const RowList& list = is_window ? args.window : args.global;
+    decode_row(list.format, list.rows[is_window ? index : index - args.window.count], args.width,
+               state.rows + j * args.width);
+  }
+  for (size_t h = 0; h < args.heads; h += kTileHeads) {
+    for (size_t j = 0; j < count; j += kTileRows)
+      score_tile(state, h, j, count);
+  }
+  for (size_t h = 0; h < args.heads; ++h)
+    normalise_head(state, h, count);
+  constexpr size_t kColumns = 4 * kLanes;
+  for (size_t i = 0; i < args.width; i += kColumns) {
+    for (size_t h = 0; h < args.heads; h += kTileHeads) {
+      if (i + kColumns <= args.width) {
+        value_tile<true>(state, h, i, count);
+      } else {
+        value_tile<false>(state, h, i, count);
+      }
+    }
+  }
+}
+
+void sparse_attention_rows(const AttentionArgs& args) {
+  const size_t total = args.window.count + args.global.count;
+  for (size_t i = 0; i < args.heads * args.width; ++i)
+    args.out[i] = 0;
+  if (total == 0 || args.heads == 0) return;
+  const AttentionState state(args);
+  for (size_t h = 0; h < args.heads; ++h) {
+    state.max[h] = -1e30F;
+    state.sum[h] = 0;
+  }
+  for (size_t first = 0; first < total; first += kAttentionBlock) {
+    attend_block(state, first, smaller(kAttentionBlock, total - first));
+  }
+  for (size_t h = 0; h < args.heads; ++h) {
+    const Vec::F denominator = Vec::all(state.sum[h] + exponential(args.sink[h] - state.max[h]));
+    float* out = args.out + h * args.width;
+    for (size_t i = 0; i < args.width; i += kLanes) {
+      Vec::store(out + i, Vec::div(Vec::load(out + i, args.width - i), denominator), args.width - i);
+    }
+  }
+}
+
+/// kLanes index keys, one to a lane: keys[i] is column i of all of them.
+template <int... kNibble>
+TIDEPOOL_INLINE void store_nibbles(Vec::Nibbles nibbles, Vec::F scale, float* keys) {
+  (Vec::store(keys + kNibble * kLanes, Vec::mul(Vec::decode_nibble<kNibble>(nibbles), scale)), ...);
+}
+void transpose_fp4_keys(const std::byte* const* key, size_t width, float* keys) {
+  for (size_t block = 0; block < width / 32; ++block) {
+    float scales[kLanes];
+    for (size_t l = 0; l < kLanes; ++l)
+      scales[l] = e8m0_value(static_cast<uint8_t>(key[l][width / 2 + block]));
+    const Vec::F scale = Vec::load(scales);
+    for (size_t i = 32 * block; i < 32 * (block + 1); i += 8) {
+      store_nibbles<0, 1, 2, 3, 4, 5, 6, 7>(Vec::gather_fp4(key, i / 2), scale, keys + i * kLanes);
+    }
+  }
+}
+/// The other formats hold keys in experiments only, so this one may be slow.
+template <RowFormat kFormat>
+void transpose_keys(const std::byte* const* key, size_t width, float* keys) {
+  for (size_t l = 0; l < kLanes; ++l) {
+    for (size_t column = 0; column < width; column += kLanes) {
+      float values[kLanes];
+      Vec::store(values, decode_columns<kFormat>(key[l], width, column));
+      for (size_t i = 0; i < smaller(kLanes, width - column); ++i)
+        keys[(column + i) * kLanes + l] = values[i];
+    }
+  }
+}
+void transpose_keys(RowFormat format, const std::byte* const* key, size_t width, float* keys) {
+  switch (format) {
+    case RowFormat::kFp8Block32: return transpose_keys<RowFormat::kFp8Block32>(key, width, keys);
+    case RowFormat::kFp4Block16: return transpose_keys<RowFormat::kFp4Block16>(key, width, keys);
+    case RowFormat::kFp4Block32: return transpose_fp4_keys(key, width, keys);
+    case RowFormat::kFloat32: return transpose_keys<RowFormat::kFloat32>(key, width, keys);
+  }
+}
+
+/// Adds the terms of `kHeads` heads to the scores of kLanes keys, in order.
+template <size_t kHeads>
+TIDEPOOL_INLINE Vec::F add_heads(const IndexScoreArgs& args, size_t first_head, const float* keys, Vec::F score) {
+  const float* q = args.q + first_head * args.width;
+  Vec::F dot[kHeads];
+  for (size_t h = 0; h < kHeads; ++h)
+    dot[h] = Vec::zero();
+  for (size_t i = 0; i < args.width; ++i) {
+    const Vec::F key = Vec::load(keys + i * kLanes);
+    for (size_t h = 0; h < kHeads; ++h)
+      dot[h] = Vec::fma(Vec::all(q[h * args.width + i]), key, dot[h]);
+  }
+  for (size_t h = 0; h < kHeads; ++h) {
+    const Vec::F weight = Vec::all(args.weights[first_head + h]);
+    const Vec::F relu = Vec::max(Vec::zero(), dot[h]);  // a NaN stays one
+    const Vec::F term = args.round ? bf16_rounded(Vec::mul(bf16_rounded(relu), weight)) : Vec::mul(relu, weight);
+    score = Vec::add(score, term);
+  }
+  return score;
+}
+
+void index_scores_rows(const IndexScoreArgs& args) {
+  // Eight independent sums hide the latency of the fused multiplication.
+  constexpr size_t kHeads = 8;
+  for (size_t j = 0; j < args.count; j += kLanes) {
+    const std::byte* key[kLanes];
+    for (size_t l = 0; l < kLanes; ++l)
+      key[l] = args.keys + smaller(j + l, args.count - 1) * args.key_stride;
+    transpose_keys(args.format, key, args.width, args.scratch);
+    Vec::F score = Vec::zero();
+    size_t h = 0;
+    for (; h + kHeads <= args.heads; h += kHeads)
+      score = add_heads<kHeads>(args, h, args.scratch, score);
+    for (; h < args.heads; ++h)
+      score = add_heads<1>(args, h, args.scratch, score);
+    Vec::store(args.scores + j, args.round ? bf16_rounded(score) : score, args.count - j);
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::kernels

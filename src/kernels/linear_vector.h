@@ -1,0 +1,289 @@
+#pragma once
+
+#include <utility>
+
+#include "kernels/kernel_table.h"
+#include "kernels/math_vector.h"
+
+// y = W x for any Vec and any Format of weights (linear_avx2.cpp, linear_avx512.cpp).
+//
+// Weights are walked kGroup columns at a time, as kVectors vectors. Which column sits in which lane follows from how
+// the codes unpack cheapest (Format::column); the activations are put in the same order once per call. A lane belongs
+// to the same 32-column block in all vectors of the group, so one vector of scales serves it:
+//   b = w0 * x0 + w1 * x1 + ... (fused, in this order);  sum = sum + b * scale (fused);  y = the lanes of sum, added.
+// Every path below does exactly these operations per row and output, so results do not depend on the path.
+
+namespace tidepool::kernels {
+namespace {
+
+constexpr size_t kLanes = Vec::kLanes;
+/// Columns that share a scale.
+constexpr size_t kBlock = 32;
+
+/// `count` values of one row, in the format's order, filled up with zeros to whole groups.
+template <typename Format>
+void pack_row(const float* x, size_t count, float* packed) {
+  for (size_t begin = 0; begin < count; begin += Format::kGroup) {
+    const size_t rest = count - begin;
+    float* group = packed + begin;
+    if (rest >= Format::kGroup) {
+      Format::pack(x + begin, group);
+      continue;
+    }
+    alignas(64) float padded[Format::kGroup] = {};
+    for (size_t i = 0; i < rest; ++i)
+      padded[i] = x[begin + i];
+    Format::pack(padded, group);
+  }
+}
+
+/// Format::pack for a format whose vectors hold consecutive columns.
+template <size_t kVectors>
+TIDEPOOL_INLINE void pack_straight(const float* x, float* packed) {
+  for (size_t v = 0; v < kVectors; ++v)
+    Vec::store(packed + v * kLanes, Vec::load(x + v * kLanes));
+}
+
+/// The first `bytes` of `kBytes` bytes, then zeros, in `part`; or `from` itself where all are there.
+template <size_t kBytes>
+struct Part {
+  alignas(64) std::byte value[kBytes];
+  TIDEPOOL_INLINE const std::byte* take(const std::byte* from, size_t bytes) {
+    if (bytes >= kBytes) return from;
+    __builtin_memset(value, 0, kBytes);
+    __builtin_memcpy(value, from, bytes);
+    return value;
+  }
+};
+
+/// Far enough ahead that memory answers in time (some 100 ns at 15 bytes/ns), near enough to stay in the first cache.
+constexpr size_t kPrefetchBytes = 4096;
+
+/// One output's weights.
+template <typename Format>
+struct WeightRow {
+  const std::byte* codes = nullptr;
+  size_t bytes = 0;
+  const uint8_t* scales = nullptr;
+  size_t blocks = 0;
+
+  WeightRow() = default;
+  WeightRow(const MatrixView& weight, size_t o)
+      : codes(weight.data + o * Format::row_bytes(weight.in)),
+        bytes(Format::row_bytes(weight.in)),
+        scales(Format::row_scales(weight, o)),
+        blocks((weight.in + kBlock - 1) / kBlock) {}
+
+  [[nodiscard]] typename Format::Raw load_group(size_t group) const {
+    return Format::load(codes + group * Format::kGroupBytes, bytes - group * Format::kGroupBytes);
+  }
+  void prefetch_group(size_t group) const {
+    const std::byte* ahead = codes + group * Format::kGroupBytes + kPrefetchBytes;
+    for (size_t line = 0; line < Format::kGroupBytes; line += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
+    }
+  }
+  [[nodiscard]] Vec::F group_scales(size_t group) const {
+    if constexpr (Format::kHasScales) {
+      return Format::scales(scales + group * Format::kGroupBlocks, blocks - group * Format::kGroupBlocks);
+    } else {
+      return Vec::zero();
+    }
+  }
+};
+
+template <typename Format>
+inline Vec::F add_group(Vec::F sum, Vec::F group, Vec::F scales) {
+  return Format::kHasScales ? Vec::fma(group, scales, sum) : Vec::add(sum, group);
+}
+
+/// One step of a group, for `kOutputs` outputs and `kRows` rows: each weight serves all rows, each load of
+/// x all outputs, and the independent chains of additions hide each other's latency.
+template <size_t kOutputs, size_t kRows>
+TIDEPOOL_INLINE void multiply_step(bool is_first, const Vec::F* w, const float* x, size_t stride,
+                                   Vec::F (&group)[kOutputs][kRows]) {
+  for (size_t r = 0; r < kRows; ++r) {
+    const Vec::F value = Vec::load(x + r * stride);
+    for (size_t o = 0; o < kOutputs; ++o) {
+      group[o][r] = is_first ? Vec::mul(w[o], value) : Vec::fma(w[o], value, group[o][r]);
+    }
+  }
+}
+
+template <typename Format, size_t kVector, size_t kOutputs, size_t kRows>
+TIDEPOOL_INLINE void decode_step(const typename Format::Raw (&raw)[kOutputs], const float* x, size_t stride,
+                                 Vec::F (&group)[kOutputs][kRows]) {
+  Vec::F w[kOutputs];
+  for (size_t o = 0; o < kOutputs; ++o)
+    w[o] = Format::template vector<kVector>(raw[o]);
+  multiply_step(kVector == 0, w, x + kVector * kLanes, stride, group);
+}
+
+template <typename Format, size_t kOutputs, size_t kRows, size_t... kVector>
+TIDEPOOL_INLINE void decode_steps(const typename Format::Raw (&raw)[kOutputs], const float* x, size_t stride,
+                                  Vec::F (&group)[kOutputs][kRows], std::index_sequence<kVector...> /*steps*/) {
+  (decode_step<Format, kVector>(raw, x, stride, group), ...);
+}
+
+/// `kOutputs` consecutive outputs against `kRows` packed rows, weights decoded in registers: for few rows.
+template <typename Format, size_t kOutputs, size_t kRows>
+void dot_direct(const LinearArgs& args, size_t first_output, const float* packed, size_t stride, float* y) {
+  WeightRow<Format> row[kOutputs];
+  Vec::F sum[kOutputs][kRows];
+  for (size_t o = 0; o < kOutputs; ++o) {
+    row[o] = WeightRow<Format>(args.weight, first_output + o);
+    for (size_t r = 0; r < kRows; ++r)
+      sum[o][r] = Vec::zero();
+  }
+  for (size_t g = 0; g < stride / Format::kGroup; ++g) {
+    typename Format::Raw raw[kOutputs];
+    for (size_t o = 0; o < kOutputs; ++o) {
+      row[o].prefetch_group(g);
+      raw[o] = row[o].load_group(g);
+    }
+    const float* x = packed + g * Format::kGroup;
+    Vec::F group[kOutputs][kRows];
+    decode_steps<Format>(raw, x, stride, group, std::make_index_sequence<Format::kVectors>());
+    for (size_t o = 0; o < kOutputs; ++o) {
+      const Vec::F scales = row[o].group_scales(g);
+      for (size_t r = 0; r < kRows; ++r)
+        sum[o][r] = add_group<Format>(sum[o][r], group[o][r], scales);
+    }
+  }
+  for (size_t o = 0; o < kOutputs; ++o) {
+    for (size_t r = 0; r < kRows; ++r)
+      y[r * args.y_stride + first_output + o] = Vec::sum(sum[o][r]);
+  }
+}
+
+constexpr size_t kDirectOutputs = 2;
+
+template <typename Format, size_t kRows>
+void linear_direct(const LinearArgs& args, const float* packed, size_t stride, float* y) {
+  size_t o = args.out_begin;
+  for (; o + kDirectOutputs <= args.out_end; o += kDirectOutputs) {
+    dot_direct<Format, kDirectOutputs, kRows>(args, o, packed, stride, y);
+  }
+  for (; o < args.out_end; ++o)
+    dot_direct<Format, 1, kRows>(args, o, packed, stride, y);
+}
+
+/// Many rows: the weights of a few outputs are decoded, some groups at a time, into a tile that stays in the first
+/// cache, and multiplied with four rows at a time. With 16 lanes (and 32 registers) that is 16 sums in registers and
+/// half a load per multiplication; with 8 lanes (16 registers) 8 sums.
+constexpr size_t kTileOutputs = Vec::kLanes / 4;
+constexpr size_t kTileRows = 4;
+constexpr size_t kTileGroups = 4;
+constexpr size_t kRowsMax = 16;
+
+template <typename Format>
+struct alignas(64) Tile {
+  Vec::F w[kTileGroups][Format::kVectors][kTileOutputs];
+  Vec::F scales[kTileGroups][kTileOutputs];
+  Vec::F sum[kRowsMax][kTileOutputs];
+};
+
+template <typename Format, size_t... kVector>
+TIDEPOOL_INLINE void store_steps(const typename Format::Raw& raw, Vec::F (&w)[Format::kVectors][kTileOutputs], size_t o,
+                                 std::index_sequence<kVector...> /*steps*/) {
+  ((w[kVector][o] = Format::template vector<kVector>(raw)), ...);
+}
+
+/// Decodes `count` groups of `outputs` outputs; the outputs that are missing become zeros.
+template <typename Format>
+void fill_tile(const WeightRow<Format>* row, size_t outputs, size_t first_group, size_t count, Tile<Format>& tile) {
+  for (size_t g = 0; g < count; ++g) {
+    for (size_t o = 0; o < outputs; ++o) {
+      row[o].prefetch_group(first_group + g);
+      const typename Format::Raw raw = row[o].load_group(first_group + g);
+      store_steps<Format>(raw, tile.w[g], o, std::make_index_sequence<Format::kVectors>());
+      tile.scales[g][o] = row[o].group_scales(first_group + g);
+    }
+  }
+}
+
+/// Adds `count` groups of the tile times `kRows` rows to the sums of these rows.
+template <typename Format, size_t kRows>
+void multiply_tile(Tile<Format>& tile, size_t count, const float* x, size_t stride, Vec::F (*sum)[kTileOutputs]) {
+  for (size_t g = 0; g < count; ++g) {
+    Vec::F group[kTileOutputs][kRows];
+    const float* group_x = x + g * Format::kGroup;
+    multiply_step(true, tile.w[g][0], group_x, stride, group);
+    for (size_t v = 1; v < Format::kVectors; ++v) {
+      multiply_step(false, tile.w[g][v], group_x + v * kLanes, stride, group);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t o = 0; o < kTileOutputs; ++o) {
+        sum[r][o] = add_group<Format>(sum[r][o], group[o][r], tile.scales[g][o]);
+      }
+    }
+  }
+}
+
+template <typename Format>
+void multiply_rows(Tile<Format>& tile, size_t count, const float* x, size_t stride, size_t rows) {
+  size_t r = 0;
+  for (; r + kTileRows <= rows; r += kTileRows) {
+    multiply_tile<Format, kTileRows>(tile, count, x + r * stride, stride, tile.sum + r);
+  }
+  for (; r < rows; ++r)
+    multiply_tile<Format, 1>(tile, count, x + r * stride, stride, tile.sum + r);
+}
+
+template <typename Format>
+void linear_tiled(const LinearArgs& args, const float* packed, size_t stride, size_t rows, float* y) {
+  const size_t groups = stride / Format::kGroup;
+  Tile<Format> tile;
+  __builtin_memset(&tile, 0, sizeof(tile));
+  for (size_t first = args.out_begin; first < args.out_end; first += kTileOutputs) {
+    const size_t outputs = smaller(kTileOutputs, args.out_end - first);
+    WeightRow<Format> row[kTileOutputs];
+    for (size_t o = 0; o < outputs; ++o)
+      row[o] = WeightRow<Format>(args.weight, first + o);
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t o = 0; o < kTileOutputs; ++o)
+        tile.sum[r][o] = Vec::zero();
+    }
+    for (size_t g = 0; g < groups; g += kTileGroups) {
+      const size_t count = smaller(kTileGroups, groups - g);
+      fill_tile(row, outputs, g, count, tile);
+      multiply_rows<Format>(tile, count, packed + g * Format::kGroup, stride, rows);
+    }
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t o = 0; o < outputs; ++o)
+        y[r * args.y_stride + first + o] = Vec::sum(tile.sum[r][o]);
+    }
+  }
+}
+
+/// Activations packed on the stack at once: 512 KiB, a quarter of the second-level cache of the machines this is for.
+constexpr size_t kPackedFloats = 131072;
+/// From here on a decoded tile is used often enough to pay for being stored.
+constexpr size_t kTiledFrom = 4;
+
+template <typename Format>
+void linear_packed(const LinearArgs& args, const float* packed, size_t stride, size_t rows, float* y) {
+  switch (rows) {
+    case 1: return linear_direct<Format, 1>(args, packed, stride, y);
+    case 2: return linear_direct<Format, 2>(args, packed, stride, y);
+    case 3: return linear_direct<Format, 3>(args, packed, stride, y);
+    default: return linear_tiled<Format>(args, packed, stride, rows, y);
+  }
+}
+
+template <typename Format>
+void linear_rows(const LinearArgs& args) {
+  const size_t stride = (args.weight.in + Format::kGroup - 1) / Format::kGroup * Format::kGroup;
+  alignas(64) float packed[kPackedFloats];
+  const size_t rows_at_once = smaller(kRowsMax, kPackedFloats / (stride == 0 ? 1 : stride));
+  for (size_t first = 0; first < args.rows; first += rows_at_once) {
+    const size_t rows = smaller(rows_at_once, args.rows - first);
+    for (size_t r = 0; r < rows; ++r) {
+      pack_row<Format>(args.x + (first + r) * args.x_stride, args.weight.in, packed + r * stride);
+    }
+    linear_packed<Format>(args, packed, stride, rows, args.y + first * args.y_stride);
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::kernels

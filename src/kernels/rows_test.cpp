@@ -1,0 +1,196 @@
+#include <limits>
+
+#include "kernels/kernels_test_support.h"
+
+namespace tidepool::kernels {
+namespace {
+
+using testing::Random;
+using testing::same_bits;
+
+class Rows : public testing::EveryTable {};
+TIDEPOOL_FOR_EVERY_TABLE(Rows);
+
+constexpr size_t kCounts[] = {0, 1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 100, 512, 5120};
+
+/// Bit patterns of every kind: ordinary ones, subnormals, infinities, NaNs, ties of bfloat16.
+float any_float(Random& random) {
+  switch (random.below(8)) {
+    case 0: return std::bit_cast<float>(static_cast<uint32_t>(random.bits()));
+    case 1: return std::bit_cast<float>(static_cast<uint32_t>(random.bits()) & 0x807fffffU);
+    case 2: return std::bit_cast<float>((static_cast<uint32_t>(random.bits()) & 0xffff0000U) | 0x8000U);
+    case 3: return random.below(2) == 0 ? -0.0F : 0.0F;
+    default: return random.value();
+  }
+}
+
+TEST_P(Rows, RoundBf16GivesTheReferencesBits) {
+  Random random(1);
+  for (const size_t count : kCounts) {
+    std::vector<float> x(count);
+    for (float& v : x)
+      v = any_float(random);
+    std::vector<float> expected = x;
+    for (float& v : expected)
+      v = tidepool::round_bf16(v);
+    table().round_bf16(x.data(), count);
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(x[i]), std::bit_cast<uint32_t>(expected[i])) << i;
+    }
+  }
+}
+
+TEST_P(Rows, QuantiseFp8GivesTheReferencesBits) {
+  Random random(2);
+  for (int round = 0; round < 400; ++round) {
+    std::vector<float> x(96);
+    // Magnitudes from below the floor of the scale to the largest binary32, and blocks with one outlier.
+    const float scale = std::ldexp(1.0F, static_cast<int>(random.below(150)) - 40);
+    for (float& v : x)
+      v = random.value() * scale * (random.below(20) == 0 ? 1000.0F : 1.0F);
+    if (round % 4 == 1) x[random.below(96)] = any_float(random);
+    // The edge of a scale: 448 * 2^n exactly, one step above, one below.
+    if (round % 4 == 2) x[5] = 448 * scale;
+    if (round % 4 == 3) x[5] = std::nextafter(448 * scale, round % 8 == 3 ? 0.0F : 1e38F);
+    for (size_t i = 32; i < 64 && round % 5 == 0; ++i) {
+      x[i] = std::ldexp(static_cast<float>(random.below(480)) / 16, static_cast<int>(random.below(6)) - 8);
+    }
+    std::vector<float> expected = x;
+    reference_kernels().quantise_fp8(expected.data(), x.size());
+    std::vector<float> actual = x;
+    table().quantise_fp8(actual.data(), x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_TRUE(same_bits(actual[i], expected[i])) << x[i] << " became " << actual[i] << ", not " << expected[i];
+    }
+  }
+}
+
+TEST_P(Rows, QuantiseFp8MakesABlockWithAnInfinityOrNaNAllNaN) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> x(64, 1.0F);
+    x[37] = bad;
+    table().quantise_fp8(x.data(), x.size());
+    for (size_t i = 0; i < 64; ++i)
+      EXPECT_EQ(std::isnan(x[i]), i >= 32) << i;
+  }
+}
+
+TEST_P(Rows, QuantiseFp8IsIdempotent) {
+  Random random(3);
+  std::vector<float> x = random.values(320, 50);
+  table().quantise_fp8(x.data(), x.size());
+  std::vector<float> again = x;
+  table().quantise_fp8(again.data(), x.size());
+  EXPECT_EQ(again, x);
+}
+
+TEST_P(Rows, RopeGivesTheReferencesBitsAndTurnsBack) {
+  Random random(4);
+  for (const size_t pairs : {0, 1, 3, 4, 5, 7, 8, 9, 16, 32}) {
+    const std::vector<float> x = random.values(2 * pairs);
+    std::vector<float> cos(pairs);
+    std::vector<float> sin(pairs);
+    for (size_t i = 0; i < pairs; ++i) {
+      const float angle = random.value() * 100;
+      cos[i] = std::cos(angle);
+      sin[i] = std::sin(angle);
+    }
+    for (const float sign : {1.0F, -1.0F}) {
+      std::vector<float> expected = x;
+      reference_kernels().rope(expected.data(), cos.data(), sin.data(), pairs, sign);
+      std::vector<float> actual = x;
+      table().rope(actual.data(), cos.data(), sin.data(), pairs, sign);
+      for (size_t i = 0; i < 2 * pairs; ++i)
+        ASSERT_TRUE(same_bits(actual[i], expected[i])) << pairs << " at " << i;
+      table().rope(actual.data(), cos.data(), sin.data(), pairs, -sign);
+      // Two turns, each four roundings of values below sqrt(2), and cos^2 + sin^2 off 1 by 2^-23.
+      for (size_t i = 0; i < 2 * pairs; ++i)
+        ASSERT_NEAR(actual[i], x[i], 8 * 0x1p-23F);
+    }
+  }
+}
+
+TEST_P(Rows, RmsNormAgreesWithTheReference) {
+  Random random(5);
+  for (const size_t count : kCounts) {
+    if (count == 0) continue;
+    const std::vector<float> x = random.values(count, 30);
+    std::vector<Bf16> weight(count);
+    for (Bf16& w : weight)
+      w = to_bf16(random.value() * 2);
+    for (const Bf16* w : {static_cast<const Bf16*>(weight.data()), static_cast<const Bf16*>(nullptr)}) {
+      std::vector<float> expected(count);
+      reference_kernels().rms_norm(x.data(), w, count, 1e-20F, expected.data());
+      std::vector<float> actual = x;
+      table().rms_norm(actual.data(), w, count, 1e-20F, actual.data());
+      // Only positive terms are added, at most 5120 / 32 in a row, each sum within 2^-24: 160 * 2^-24 of the mean, half
+      // of that after the root, and four more roundings.
+      for (size_t i = 0; i < count; ++i)
+        ASSERT_NEAR(actual[i], expected[i], std::fabs(expected[i]) * 84 * 0x1p-24F);
+    }
+  }
+}
+
+TEST_P(Rows, RmsNormOfZerosIsZero) {
+  std::vector<float> x(40, 0.0F);
+  table().rms_norm(x.data(), nullptr, x.size(), 1e-20F, x.data());
+  for (const float v : x)
+    EXPECT_EQ(v, 0.0F);
+}
+
+TEST_P(Rows, SwigluIsWithinAFewUnitsOfTheExactValue) {
+  Random random(6);
+  for (const float limit : {0.0F, 10.0F}) {
+    for (const size_t count : kCounts) {
+      const std::vector<float> gate = random.values(count, count % 2 == 0 ? 15 : 100);
+      const std::vector<float> up = random.values(count, 15);
+      std::vector<float> y = gate;
+      table().swiglu(y.data(), up.data(), count, limit, 0.75F, y.data());
+      for (size_t i = 0; i < count; ++i) {
+        const double g = limit > 0 ? std::min<double>(gate[i], limit) : gate[i];
+        const double u = limit > 0 ? std::clamp<double>(up[i], -limit, limit) : up[i];
+        const double expected = g / (1 + std::exp(-g)) * u * 0.75;
+        // The exponential is good to 2 units, then a sum, a quotient and two products. Below e^-88 binary32 has no
+        // e^-g.
+        ASSERT_NEAR(y[i], expected, std::fabs(expected) * 5 * 0x1p-23 + 1e-35) << gate[i] << " " << up[i];
+      }
+    }
+  }
+}
+
+TEST_P(Rows, SwigluLetsNaNThrough) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> gate = {nan, 1, 1};
+  const std::vector<float> up = {1, nan, 1};
+  std::vector<float> y(3);
+  table().swiglu(gate.data(), up.data(), 3, 10, 1, y.data());
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_TRUE(std::isnan(y[1]));
+  EXPECT_FALSE(std::isnan(y[2]));
+}
+
+TEST_P(Rows, HyperConnectionsGiveTheReferencesBits) {
+  Random random(7);
+  for (const size_t streams : {1, 2, 4, 8}) {
+    for (const size_t width : kCounts) {
+      const std::vector<float> stream = random.values(streams * width);
+      const std::vector<float> y = random.values(width);
+      const std::vector<float> pre = random.values(streams);
+      const std::vector<float> comb = random.values(streams * streams);
+      std::vector<float> expected(width);
+      std::vector<float> actual(width);
+      reference_kernels().hc_collapse(stream.data(), pre.data(), streams, width, expected.data());
+      table().hc_collapse(stream.data(), pre.data(), streams, width, actual.data());
+      EXPECT_EQ(actual, expected) << streams << " of " << width;
+      std::vector<float> expected_stream = stream;
+      std::vector<float> actual_stream = stream;
+      reference_kernels().hc_expand(expected_stream.data(), y.data(), pre.data(), comb.data(), streams, width);
+      table().hc_expand(actual_stream.data(), y.data(), pre.data(), comb.data(), streams, width);
+      EXPECT_EQ(actual_stream, expected_stream) << streams << " of " << width;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::kernels

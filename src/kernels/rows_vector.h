@@ -1,0 +1,137 @@
+#pragma once
+
+#include "kernels/kernel_table.h"
+#include "kernels/math_vector.h"
+
+// The kernels that walk one row of values, for any Vec. Where the reference uses separate multiplications and additions
+// so do these, so rope, hc_collapse, hc_expand, quantise_fp8 and round_bf16 give the reference's bits.
+
+namespace tidepool::kernels {
+namespace {
+
+constexpr size_t kLanes = Vec::kLanes;
+
+void rms_norm_rows(const float* x, const Bf16* weight, size_t count, float eps, float* y) {
+  // Four sums hide the latency of the addition.
+  Vec::F sum[4] = {Vec::zero(), Vec::zero(), Vec::zero(), Vec::zero()};
+  for (size_t i = 0; i < count; i += 4 * kLanes) {
+    for (size_t k = 0; k < 4; ++k) {
+      const size_t begin = smaller(i + k * kLanes, count);
+      const Vec::F value = Vec::load(x + begin, count - begin);
+      sum[k] = Vec::fma(value, value, sum[k]);
+    }
+  }
+  const float squares = Vec::sum(Vec::add(Vec::add(sum[0], sum[1]), Vec::add(sum[2], sum[3])));
+  const float mean = squares / static_cast<float>(count);
+  const Vec::F factor = Vec::all(1.0F / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(mean + eps))));
+  for (size_t i = 0; i < count; i += kLanes) {
+    const size_t rest = count - i;
+    Vec::F value = Vec::mul(Vec::load(x + i, rest), factor);
+    if (weight != nullptr) value = Vec::mul(value, Vec::load_bf16(weight + i, rest));
+    Vec::store(y + i, value, rest);
+  }
+}
+
+/// value on the E4M3 grid, for magnitudes up to 448 and a little more; the sign of zero is kept.
+TIDEPOOL_INLINE Vec::F e4m3_rounded(Vec::F value) {
+  const Vec::F sign = Vec::from_bits(0x80000000U);
+  const Vec::F magnitude = Vec::bit_and(value, Vec::from_bits(0x7fffffffU));
+  const Vec::F normal = Vec::round_bits<20>(magnitude);
+  // Below 2^-6 the grid is 2^-9, the unit of the last place of 1.5 * 2^14.
+  const Vec::F shift = Vec::all(24576.0F);
+  const Vec::F subnormal = Vec::sub(Vec::add(magnitude, shift), shift);
+  const Vec::F rounded = Vec::where_at_least(magnitude, Vec::all(0.015625F), normal, subnormal);
+  return Vec::bit_or(rounded, Vec::bit_and(value, sign));
+}
+
+/// 2^ceil(log2(amax / 448)) for a positive finite amax of at least 1e-4.
+inline float fp8_scale(float amax) {
+  const float ratio = amax / 448.0F;
+  uint32_t bits = 0;
+  __builtin_memcpy(&bits, &ratio, sizeof(bits));
+  return e8m0_value(static_cast<uint8_t>((bits >> 23) + ((bits & 0x7fffffU) != 0 ? 1 : 0)));
+}
+
+void quantise_fp8_rows(float* x, size_t count) {
+  constexpr size_t kBlock = 32;
+  constexpr size_t kVectors = kBlock / kLanes;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    Vec::F value[kVectors];
+    Vec::F largest = Vec::all(1e-4F);
+    int32_t largest_bits = 0;
+    for (size_t v = 0; v < kVectors; ++v) {
+      value[v] = Vec::load(x + begin + v * kLanes);
+      const Vec::F magnitude = Vec::bit_and(value[v], Vec::from_bits(0x7fffffffU));
+      const int32_t bits = Vec::largest_bits(magnitude);
+      largest_bits = bits > largest_bits ? bits : largest_bits;
+      largest = Vec::max(magnitude, largest);
+    }
+    const bool is_finite = largest_bits < 0x7f800000;
+    const float scale = is_finite ? fp8_scale(Vec::largest(largest)) : 1.0F;
+    const Vec::F inverse = Vec::all(1.0F / scale);  // a power of two: exact
+    for (size_t v = 0; v < kVectors; ++v) {
+      const Vec::F rounded = Vec::mul(e4m3_rounded(Vec::mul(value[v], inverse)), Vec::all(scale));
+      Vec::store(x + begin + v * kLanes, is_finite ? rounded : Vec::from_bits(0x7fc00000U));
+    }
+  }
+}
+
+void round_bf16_rows(float* x, size_t count) {
+  for (size_t i = 0; i < count; i += kLanes) {
+    Vec::store(x + i, bf16_rounded(Vec::load(x + i, count - i)), count - i);
+  }
+}
+
+void rope_rows(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) {
+  for (size_t i = 0; i < pairs; i += kLanes / 2) {
+    const size_t rest = pairs - i;
+    const Vec::F value = Vec::load(x + 2 * i, 2 * rest);
+    const Vec::F s = Vec::mul(Vec::load_twice(sin + i, rest), Vec::all(sin_sign));
+    const Vec::F straight = Vec::mul(value, Vec::load_twice(cos + i, rest));
+    const Vec::F crossed = Vec::mul(Vec::swap_pairs(value), s);
+    Vec::store(x + 2 * i, Vec::add(straight, Vec::bit_xor(crossed, Vec::even_signs())), 2 * rest);
+  }
+}
+
+void swiglu_rows(const float* gate, const float* up, size_t count, float limit, float weight, float* y) {
+  // max and min give their second operand where one is NaN.
+  const Vec::F bound = Vec::all(limit > 0 ? limit : __builtin_inff());
+  const Vec::F lower = Vec::all(limit > 0 ? -limit : -__builtin_inff());
+  for (size_t i = 0; i < count; i += kLanes) {
+    const size_t rest = count - i;
+    const Vec::F g = Vec::min(bound, Vec::load(gate + i, rest));
+    const Vec::F u = Vec::max(lower, Vec::min(bound, Vec::load(up + i, rest)));
+    const Vec::F e = exponential(Vec::sub(Vec::zero(), g));
+    const Vec::F silu = Vec::div(g, Vec::add(Vec::all(1.0F), e));
+    Vec::store(y + i, Vec::mul(Vec::mul(silu, u), Vec::all(weight)), rest);
+  }
+}
+
+void hc_collapse_rows(const float* stream, const float* pre, size_t streams, size_t width, float* y) {
+  for (size_t i = 0; i < width; i += kLanes) {
+    Vec::F sum = Vec::zero();
+    for (size_t j = 0; j < streams; ++j) {
+      sum = Vec::add(sum, Vec::mul(Vec::all(pre[j]), Vec::load(stream + j * width + i, width - i)));
+    }
+    Vec::store(y + i, sum, width - i);
+  }
+}
+
+void hc_expand_rows(float* stream, const float* y, const float* post, const float* comb, size_t streams, size_t width) {
+  for (size_t i = 0; i < width; i += kLanes) {
+    const size_t rest = width - i;
+    const Vec::F added = Vec::load(y + i, rest);
+    Vec::F old[kHcStreamsMax];
+    for (size_t j = 0; j < streams; ++j)
+      old[j] = Vec::load(stream + j * width + i, rest);
+    for (size_t k = 0; k < streams; ++k) {
+      Vec::F sum = Vec::mul(Vec::all(post[k]), added);
+      for (size_t j = 0; j < streams; ++j)
+        sum = Vec::add(sum, Vec::mul(Vec::all(comb[j * streams + k]), old[j]));
+      Vec::store(stream + k * width + i, sum, rest);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::kernels

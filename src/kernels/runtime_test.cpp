@@ -1,0 +1,63 @@
+#include "kernels/runtime.h"
+
+#include "kernels/kernels_test_support.h"
+
+namespace tidepool {
+namespace {
+
+using kernels::testing::Random;
+
+class RuntimeLinear : public kernels::testing::EveryTable {};
+INSTANTIATE_TEST_SUITE_P(Kernels, RuntimeLinear, ::testing::ValuesIn(kernels::available_kernels()),
+                         kernels::testing::table_name);
+
+TEST_P(RuntimeLinear, GivesTheBitsOfOneCallWhateverTheNumberOfThreads) {
+  Random random(1);
+  for (const MatrixFormat format :
+       {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32, MatrixFormat::kBf16, MatrixFormat::kFloat32}) {
+    const auto matrix = kernels::testing::random_matrix(random, format, 1030, 256);
+    for (const size_t rows : {1, 9}) {
+      const std::vector<float> x = random.values(rows * 256);
+      const std::vector<float> expected = kernels::testing::run_linear(table(), matrix.view, x, rows);
+      for (const size_t threads : {1, 2, 5}) {
+        ThreadPool pool(threads);
+        std::vector<float> y(rows * 1030, -1.0F);
+        linear({pool, table()}, matrix.view, Span2d<const float>(x.data(), rows, 256),
+               Span2d<float>(y.data(), rows, 1030));
+        for (size_t i = 0; i < y.size(); ++i)
+          ASSERT_TRUE(kernels::testing::same_bits(y[i], expected[i])) << i;
+      }
+    }
+  }
+}
+
+TEST_P(RuntimeLinear, StridedRowsAndNoRows) {
+  Random random(2);
+  ThreadPool pool(2);
+  const auto matrix = kernels::testing::random_matrix(random, MatrixFormat::kBf16, 40, 64);
+  const std::vector<float> x = random.values(3 * 80);
+  std::vector<float> y(3 * 50, 123.0F);
+  linear({pool, table()}, matrix.view, Span2d<const float>(x.data(), 3, 64, 80), Span2d<float>(y.data(), 3, 40, 50));
+  for (size_t r = 0; r < 3; ++r) {
+    const std::vector<float> row(x.begin() + static_cast<ptrdiff_t>(r * 80),
+                                 x.begin() + static_cast<ptrdiff_t>(r * 80 + 64));
+    const std::vector<float> expected = kernels::testing::run_linear(table(), matrix.view, row, 1);
+    for (size_t o = 0; o < 50; ++o)
+      EXPECT_EQ(y[r * 50 + o], o < 40 ? expected[o] : 123.0F);
+  }
+  linear({pool, table()}, matrix.view, Span2d<const float>(nullptr, 0, 64), Span2d<float>(nullptr, 0, 40));
+}
+
+TEST(RuntimeLinearDeathTest, ShapesThatDoNotFitAreABug) {
+  Random random(3);
+  ThreadPool pool(1);
+  const auto matrix = kernels::testing::random_matrix(random, MatrixFormat::kBf16, 4, 32);
+  std::vector<float> x(31);
+  std::vector<float> y(4);
+  EXPECT_DEATH(linear({pool, kernels::reference_kernels()}, matrix.view, Span2d<const float>(x.data(), 1, 31),
+                      Span2d<float>(y.data(), 1, 4)),
+               "shapes");
+}
+
+}  // namespace
+}  // namespace tidepool

@@ -1,0 +1,82 @@
+#include "kernels/top_k.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "kernels/kernels_test_support.h"
+
+namespace tidepool::kernels {
+namespace {
+
+using testing::Random;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<uint32_t> selected(const std::vector<float>& scores, size_t k) {
+  std::vector<uint32_t> indices(std::min(k, scores.size()), 0xffffffffU);
+  indices.resize(select_top_k(scores, k, indices));
+  return indices;
+}
+
+/// By a stable sort: falling score, equal ones in the order they came.
+std::vector<uint32_t> selected_by_sort(const std::vector<float>& scores, size_t k) {
+  std::vector<uint32_t> order;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (!std::isnan(scores[i]) && scores[i] != -kInfinity) order.push_back(static_cast<uint32_t>(i));
+  }
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  order.resize(std::min(k, order.size()));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+TEST(TopK, AgreesWithAStableSort) {
+  Random random(1);
+  for (const size_t n : {0, 1, 2, 31, 512, 513, 5000}) {
+    for (const size_t k : {0, 1, 2, 16, 512, 6000}) {
+      std::vector<float> few(n);
+      for (float& v : few)
+        v = static_cast<float>(random.below(5)) - 2;
+      EXPECT_EQ(selected(few, k), selected_by_sort(few, k)) << n << " " << k;
+      const std::vector<float> many = random.values(n, 1e3F);
+      EXPECT_EQ(selected(many, k), selected_by_sort(many, k)) << n << " " << k;
+      std::vector<float> any(n);
+      for (float& v : any)
+        v = std::bit_cast<float>(static_cast<uint32_t>(random.bits()));
+      EXPECT_EQ(selected(any, k), selected_by_sort(any, k)) << n << " " << k;
+    }
+  }
+}
+
+TEST(TopK, AMillionScores) {
+  Random random(2);
+  const std::vector<float> scores = random.values(1'000'000);
+  EXPECT_EQ(selected(scores, 512), selected_by_sort(scores, 512));
+  std::vector<float> rounded = scores;
+  for (float& v : rounded)
+    v = round_bf16(v);
+  EXPECT_EQ(selected(rounded, 16384), selected_by_sort(rounded, 16384));
+}
+
+TEST(TopK, OfEqualScoresTheLowestIndicesAreTaken) {
+  const std::vector<float> equal(1'000'000, -1.5F);
+  std::vector<uint32_t> first(512);
+  std::iota(first.begin(), first.end(), 0U);
+  EXPECT_EQ(selected(equal, 512), first);
+  EXPECT_EQ(selected({1, 2, 1, 2, 1, 2}, 4), (std::vector<uint32_t>{0, 1, 3, 5}));
+}
+
+TEST(TopK, MinusInfinityAndNaNAreNeverSelected) {
+  EXPECT_EQ(selected({-kInfinity, 1, kNaN, -3e38F, -kNaN, kInfinity}, 6), (std::vector<uint32_t>{1, 3, 5}));
+  EXPECT_EQ(selected({-kInfinity, kNaN}, 1), std::vector<uint32_t>{});
+}
+
+TEST(TopK, ZerosOfBothSignsAreEqual) {
+  EXPECT_EQ(selected({-0.0F, 0.0F, -1}, 1), (std::vector<uint32_t>{0}));
+  EXPECT_EQ(selected({-1e-45F, -0.0F, 1e-45F}, 2), (std::vector<uint32_t>{1, 2}));
+}
+
+}  // namespace
+}  // namespace tidepool::kernels
