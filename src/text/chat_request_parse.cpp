@@ -61,7 +61,7 @@ std::vector<ContentBlock> parse_content(const MessageReader& reader) {
   std::vector<ContentBlock> blocks = reader.content("content", *content);
   for (const ContentBlock& block : blocks) {
     if (block.kind == ContentBlock::Kind::kText || block.kind == ContentBlock::Kind::kImage) continue;
-    const std::string_view type = block.kind == ContentBlock::Kind::kOther ? block.text : "tool_result";
+    const std::string type = block.kind == ContentBlock::Kind::kOther ? block.text : "tool_result";
     reader.fail("content", fmt::format("a part of type \"{}\" is not supported; send text or image_url parts", type));
   }
   return blocks;

@@ -54,6 +54,13 @@ double number_to_double(std::string_view text) {
 
 }  // namespace
 
+Json::Json() = default;
+Json::~Json() = default;
+Json::Json(const Json& other) = default;
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(const Json& other) = default;
+Json& Json::operator=(Json&& other) noexcept = default;
+
 Json Json::make_bool(bool value) {
   Json json;
   json.value_ = value;

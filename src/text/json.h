@@ -23,7 +23,13 @@ class Json {
   using Object = std::vector<JsonMember>;
 
   /// null
-  Json() = default;
+  Json();
+  // Defined where JsonMember, which holds a Json, is complete.
+  ~Json();
+  Json(const Json& other);
+  Json(Json&& other) noexcept;
+  Json& operator=(const Json& other);
+  Json& operator=(Json&& other) noexcept;
 
   [[nodiscard]] static Json make_bool(bool value);
   [[nodiscard]] static Json make_integer(int64_t value);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "text/json.h"
+#include "text/unicode.h"
 
 // A parser of our own: the libraries at hand refuse 1e400 and NaN, which tool arguments in the wild contain and the
 // reference accepts, and give up the digits of large integers. The tests compare it with one of those libraries.
@@ -36,45 +37,6 @@ class KeyIndex {
   static constexpr size_t kIndexFrom = 16;
   std::unordered_map<std::string, size_t> positions_;
 };
-
-void append_utf8(std::string& out, uint32_t code_point) {
-  const auto byte = [&out](uint32_t value) { out += static_cast<char>(static_cast<unsigned char>(value)); };
-  if (code_point < 0x80) {
-    byte(code_point);
-  } else if (code_point < 0x800) {
-    byte(0xC0 | (code_point >> 6));
-    byte(0x80 | (code_point & 0x3F));
-  } else if (code_point < 0x10000) {
-    byte(0xE0 | (code_point >> 12));
-    byte(0x80 | ((code_point >> 6) & 0x3F));
-    byte(0x80 | (code_point & 0x3F));
-  } else {
-    byte(0xF0 | (code_point >> 18));
-    byte(0x80 | ((code_point >> 12) & 0x3F));
-    byte(0x80 | ((code_point >> 6) & 0x3F));
-    byte(0x80 | (code_point & 0x3F));
-  }
-}
-
-/// Length of the well-formed UTF-8 sequence (Unicode table 3-7) at the front of `text`, 0 if there is none.
-size_t utf8_length(std::string_view text) {
-  const auto at = [&text](size_t i) -> unsigned { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const auto is_tail = [&at](size_t i) { return (at(i) & 0xC0U) == 0x80U; };
-  const unsigned first = at(0);
-  if (first < 0x80) return text.empty() ? 0 : 1;
-  if (first >= 0xC2 && first <= 0xDF) return is_tail(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const bool is_overlong = first == 0xE0 && at(1) < 0xA0;
-    const bool is_surrogate = first == 0xED && at(1) > 0x9F;
-    return is_tail(1) && is_tail(2) && !is_overlong && !is_surrogate ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const bool is_overlong = first == 0xF0 && at(1) < 0x90;
-    const bool is_too_large = first == 0xF4 && at(1) > 0x8F;
-    return is_tail(1) && is_tail(2) && is_tail(3) && !is_overlong && !is_too_large ? 4 : 0;
-  }
-  return 0;
-}
 
 class Parser {
  public:
@@ -209,10 +171,10 @@ class Parser {
         continue;
       }
       if (c < 0x20) fail("control character inside a string; write it as an escape");
-      const size_t length = utf8_length(text_.substr(position_, 4));
-      if (length == 0) fail("a string is not valid UTF-8");
-      out += text_.substr(position_, length);
-      position_ += length;
+      const Utf8Unit unit = read_utf8_unit(text_, position_);
+      if (unit.kind != Utf8Unit::Kind::kCodePoint) fail("a string is not valid UTF-8");
+      out += text_.substr(position_, unit.length);
+      position_ += unit.length;
     }
   }
 
@@ -250,22 +212,21 @@ class Parser {
   }
 
   void parse_unicode_escape(std::string& out) {
-    constexpr uint32_t kReplacement = 0xFFFD;
     const std::optional<uint32_t> first = hex4(position_ + 1);
     if (!first) fail("expected four hex digits after \\u");
     position_ += 5;
     if (*first < 0xD800 || *first > 0xDFFF) {
-      append_utf8(out, *first);
+      append_utf8(*first, out);
       return;
     }
     const bool is_pair_possible = *first <= 0xDBFF && text_.substr(position_, 2) == "\\u";
     const std::optional<uint32_t> second = is_pair_possible ? hex4(position_ + 2) : std::nullopt;
     if (!second || *second < 0xDC00 || *second > 0xDFFF) {
-      append_utf8(out, kReplacement);
+      out += kReplacementText;
       return;
     }
     position_ += 6;
-    append_utf8(out, 0x10000 + ((*first - 0xD800) << 10) + (*second - 0xDC00));
+    append_utf8(0x10000 + ((*first - 0xD800) << 10) + (*second - 0xDC00), out);
   }
 
   std::string_view text_;
