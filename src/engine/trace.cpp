@@ -318,12 +318,13 @@ std::vector<double> recorded_row(const TraceRecorder& recorder, const std::strin
   return {};
 }
 
-/// Concatenation of the rows recorded under several keys.
+/// Concatenation of the rows recorded under several keys; empty when one of them is missing.
 std::vector<double> joined_row(const TraceRecorder& recorder, std::string_view base, std::span<const int64_t> suffixes,
                                int64_t index) {
   std::vector<double> result;
   for (const int64_t suffix : suffixes) {
     const std::vector<double> part = recorded_row(recorder, fmt::format("{}.{}", base, suffix), index);
+    if (part.empty()) return {};
     result.insert(result.end(), part.begin(), part.end());
   }
   return result;

@@ -72,9 +72,9 @@ void find_rows(const Attention& attention, const ForwardPass& pass, Span2d<const
                                  : state.window(layer).row(p).data());
   }
   if (attention.plan.mode == LayerMode::kWindow) return;
-  const std::span<const int32_t> entries =
+  const std::span<const uint32_t> entries =
       pass.selection.entries.row(row).first(static_cast<size_t>(pass.selection.count[row]));
-  for (const int32_t entry : entries)
+  for (const uint32_t entry : entries)
     out.global.push_back(state.entry(attention.plan.kv_slot, entry));
 }
 

@@ -8,21 +8,18 @@
 namespace tidepool {
 
 int32_t choose_candidate_blocks(const CandidatePoolConfig& config, std::span<const float> scores,
-                                std::span<int32_t> blocks, std::vector<float>& scratch) {
+                                std::span<uint32_t> blocks, std::vector<float>& scratch) {
   const auto size = static_cast<size_t>(config.block_size);
   const size_t block_count = (scores.size() + size - 1) / size;
   if (block_count <= static_cast<size_t>(config.blocks_max)) return -1;
-  // The block maxima and the selection's own scratch lie one after the other.
-  scratch.resize(2 * block_count);
-  const std::span<float> maxima = std::span(scratch).first(block_count);
+  scratch.resize(block_count);
+  const std::span<float> maxima(scratch);
   for (size_t block = 0; block < block_count; ++block) {
     const std::span<const float> members = scores.subspan(block * size, std::min(size, scores.size() - block * size));
     maxima[block] = *std::ranges::max_element(members);
   }
   maxima.back() = std::numeric_limits<float>::infinity();
-  const size_t kept = kernels::select_top_k(maxima, static_cast<size_t>(config.blocks_max), blocks,
-                                            std::span(scratch).subspan(block_count, block_count));
-  return static_cast<int32_t>(kept);
+  return static_cast<int32_t>(kernels::select_top_k(maxima, static_cast<size_t>(config.blocks_max), blocks));
 }
 
 }  // namespace tidepool

@@ -17,6 +17,6 @@ struct CandidatePoolConfig {
 /// or -1 when every visible entry fits into the pool (then nothing is written). Blocks whose scores are all -inf are
 /// left out. `scratch` is grown as needed.
 [[nodiscard]] int32_t choose_candidate_blocks(const CandidatePoolConfig& config, std::span<const float> scores,
-                                              std::span<int32_t> blocks, std::vector<float>& scratch);
+                                              std::span<uint32_t> blocks, std::vector<float>& scratch);
 
 }  // namespace tidepool

@@ -18,9 +18,9 @@ ForwardPass make_pass(Arena& arena, std::vector<PassSegment> segments, const Pas
   pass.segments = std::move(segments);
   pass.stream = arena.matrix(pass.rows, shape.streams * shape.hidden);
   pass.pre_mix = arena.matrix(pass.rows, shape.streams);
-  pass.selection.entries = {arena.take<int32_t>(pass.rows * shape.index_topk).data(), pass.rows, shape.index_topk};
+  pass.selection.entries = {arena.take<uint32_t>(pass.rows * shape.index_topk).data(), pass.rows, shape.index_topk};
   pass.selection.count = arena.take<int32_t>(pass.rows);
-  pass.candidates.blocks = {arena.take<int32_t>(pass.rows * shape.candidate_blocks).data(), pass.rows,
+  pass.candidates.blocks = {arena.take<uint32_t>(pass.rows * shape.candidate_blocks).data(), pass.rows,
                             shape.candidate_blocks};
   pass.candidates.count = arena.take<int32_t>(pass.rows);
   std::ranges::fill(pass.selection.count, 0);

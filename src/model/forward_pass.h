@@ -23,13 +23,13 @@ struct PassSegment {
 
 /// The global entries each row attends to, ascending. Written by Full and Reindex layers, read by Reuse layers.
 struct Selection {
-  Span2d<int32_t> entries;   ///< [rows, index_topk]
+  Span2d<uint32_t> entries;  ///< [rows, index_topk]
   std::span<int32_t> count;  ///< [rows]
 };
 
 /// The blocks of entries each row may choose from, ascending; count -1 means all. (model notes 2.5)
 struct CandidatePool {
-  Span2d<int32_t> blocks;    ///< [rows, candidate_topk_blocks]
+  Span2d<uint32_t> blocks;   ///< [rows, candidate_topk_blocks]
   std::span<int32_t> count;  ///< [rows]
 };
 

@@ -22,7 +22,6 @@ struct Queries {
 /// Scratch of one worker.
 struct Workspace {
   std::span<float> scores;  ///< of every visible entry, or of the candidates one after the other
-  std::span<float> select;  ///< of the top-k
   std::span<float> kernel;  ///< of the score kernel
   std::vector<float> blocks;
 };
@@ -88,8 +87,8 @@ void score_run(const Indexer& indexer, const ForwardPass& pass, const Queries& q
 }
 
 void select_all(ForwardPass& pass, size_t row, int64_t visible) {
-  const std::span<int32_t> entries = pass.selection.entries.row(row).first(static_cast<size_t>(visible));
-  std::iota(entries.begin(), entries.end(), 0);
+  const std::span<uint32_t> entries = pass.selection.entries.row(row).first(static_cast<size_t>(visible));
+  std::iota(entries.begin(), entries.end(), 0U);
   pass.selection.count[row] = static_cast<int32_t>(visible);
 }
 
@@ -99,21 +98,21 @@ void select_from_candidates(const Indexer& indexer, ForwardPass& pass, const Que
                             Workspace& work) {
   const int64_t visible = visible_entries(pass, row, indexer.plan.ratio);
   const int64_t size = indexer.candidates.block_size;
-  const std::span<const int32_t> blocks =
+  const std::span<const uint32_t> blocks =
       pass.candidates.blocks.row(row).first(static_cast<size_t>(pass.candidates.count[row]));
   size_t count = 0;
-  for (const int32_t block : blocks) {
+  for (const uint32_t block : blocks) {
     const int64_t begin = block * size;
     const auto members = static_cast<size_t>(std::min(size, visible - begin));
     score_run(indexer, pass, queries, row, begin, work.scores.subspan(count, members), work.kernel);
     count += members;
   }
-  const std::span<int32_t> chosen = pass.selection.entries.row(row);
-  const size_t kept = kernels::select_top_k(work.scores.first(count), indexer.topk, chosen, work.select);
+  const std::span<uint32_t> chosen = pass.selection.entries.row(row);
+  const size_t kept = kernels::select_top_k(work.scores.first(count), indexer.topk, chosen);
   // All blocks but the last are full, so a place maps back by division.
-  for (int32_t& place : chosen.first(kept)) {
-    place = static_cast<int32_t>(blocks[static_cast<size_t>(place / size)] * size + place % size);
-  }
+  const auto block_size = static_cast<uint32_t>(size);
+  for (uint32_t& place : chosen.first(kept))
+    place = blocks[place / block_size] * block_size + place % block_size;
   pass.selection.count[row] = static_cast<int32_t>(kept);
 }
 
@@ -123,7 +122,7 @@ void select_from_scores(const Indexer& indexer, ForwardPass& pass, size_t row, s
     pass.candidates.count[row] =
         choose_candidate_blocks(indexer.candidates, scores, pass.candidates.blocks.row(row), work.blocks);
   }
-  const size_t kept = kernels::select_top_k(scores, indexer.topk, pass.selection.entries.row(row), work.select);
+  const size_t kept = kernels::select_top_k(scores, indexer.topk, pass.selection.entries.row(row));
   pass.selection.count[row] = static_cast<int32_t>(kept);
 }
 
@@ -160,14 +159,13 @@ std::vector<Workspace> make_workspaces(const Indexer& indexer, const ForwardPass
   std::vector<Workspace> result(indexer.math.workers());
   for (Workspace& work : result) {
     work.scores = pass.arena->take<float>(entries);
-    work.select = pass.arena->take<float>(entries);
     work.kernel = pass.arena->take<float>(kernels::index_scratch_floats(indexer.width));
   }
   return result;
 }
 
 /// Gap between the worst chosen and the best left-out score: 0 for a tie, +inf when nothing was left out.
-float selection_margin(std::span<const float> scores, std::span<const int32_t> chosen) {
+float selection_margin(std::span<const float> scores, std::span<const uint32_t> chosen) {
   float worst = std::numeric_limits<float>::infinity();
   float best_left = -std::numeric_limits<float>::infinity();
   size_t next = 0;
@@ -214,7 +212,7 @@ void record_selection(const Indexer& indexer, const ForwardPass& pass, const Que
       if (in_pool[i] == 0) scores[i] = -std::numeric_limits<float>::infinity();
     }
   }
-  const std::span<const int32_t> chosen =
+  const std::span<const uint32_t> chosen =
       pass.selection.entries.row(row).first(static_cast<size_t>(pass.selection.count[row]));
   const float margin = selection_margin(scores, chosen);
   pass.probe->record("topk_margin", layer, position, Span2d<const float>(&margin, 1, 1));
@@ -222,7 +220,7 @@ void record_selection(const Indexer& indexer, const ForwardPass& pass, const Que
 
 void record_topk(const Indexer& indexer, const ForwardPass& pass) {
   for (size_t row = 0; row < pass.rows; ++row) {
-    const std::span<const int32_t> chosen =
+    const std::span<const uint32_t> chosen =
         pass.selection.entries.row(row).first(static_cast<size_t>(pass.selection.count[row]));
     pass.probe->record_ints("topk", static_cast<int64_t>(indexer.plan.index), pass.position(row),
                             std::vector<int64_t>(chosen.begin(), chosen.end()));

@@ -145,7 +145,7 @@ TEST(CandidatePool, KeptBlocksAreTheReference) {
   const std::vector<float> scores = kernels.floats("candidates.score");
   const std::vector<int64_t> mask = kernels.ints("candidates.mask");
   const CandidatePoolConfig config{params[1], params[0]};
-  std::vector<int32_t> blocks(static_cast<size_t>(params[0]));
+  std::vector<uint32_t> blocks(static_cast<size_t>(params[0]));
   std::vector<float> scratch;
   for (size_t row = 0; row < visible.size(); ++row) {
     const auto count = static_cast<size_t>(visible[row]);
@@ -154,7 +154,7 @@ TEST(CandidatePool, KeptBlocksAreTheReference) {
     std::vector<int64_t> actual(count, kept < 0 ? 1 : 0);
     for (int32_t i = 0; i < kept; ++i) {
       for (int64_t e = 0; e < params[1]; ++e) {
-        const auto entry = static_cast<size_t>(blocks[static_cast<size_t>(i)] * params[1] + e);
+        const auto entry = static_cast<size_t>(static_cast<int64_t>(blocks[static_cast<size_t>(i)]) * params[1] + e);
         if (entry < count) actual[entry] = 1;
       }
     }
@@ -168,10 +168,10 @@ TEST(CandidatePool, NewestPartialBlockIsAlwaysIn) {
   const CandidatePoolConfig config{4, 2};
   std::vector<float> scores(21, 1.0F);  // six blocks, the last of one entry
   scores[20] = -5.0F;
-  std::vector<int32_t> blocks(2);
+  std::vector<uint32_t> blocks(2);
   std::vector<float> scratch;
   ASSERT_EQ(choose_candidate_blocks(config, scores, blocks, scratch), 2);
-  EXPECT_EQ(blocks, (std::vector<int32_t>{0, 5}));  // a tie among the rest goes to the lowest
+  EXPECT_EQ(blocks, (std::vector<uint32_t>{0, 5}));  // a tie among the rest goes to the lowest
 }
 
 TEST(Router, ChoosesAndWeighsLikeTheReference) {
