@@ -21,6 +21,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::vector<float> logits_of(const std::vector<double>& probabilities) {
   std::vector<float> logits;
+  logits.reserve(probabilities.size());
   for (const double p : probabilities)
     logits.push_back(static_cast<float>(std::log(p)));
   return logits;
