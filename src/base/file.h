@@ -115,6 +115,8 @@ class MappedFile {
   /// shorter, kResourceExhausted when there is no address space.
   MappedFile(const File& file, uint64_t offset, uint64_t bytes);
   ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
 

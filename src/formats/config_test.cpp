@@ -186,7 +186,9 @@ struct Refused {
   const char* pointer;
   Json value;
   const char* said;  ///< part of the message, beside the pointer
-  friend void PrintTo(const Refused& refused, std::ostream* out) { *out << refused.pointer << " = " << refused.value; }
+  friend std::ostream& operator<<(std::ostream& out, const Refused& refused) {
+    return out << refused.pointer << " = " << refused.value;
+  }
 };
 
 class ConfigRefuses : public testing::TestWithParam<Refused> {};

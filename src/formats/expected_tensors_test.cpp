@@ -15,7 +15,9 @@ struct Total {
   uint64_t count = 0;
   uint64_t bytes = 0;
   friend bool operator==(const Total&, const Total&) = default;
-  friend void PrintTo(const Total& total, std::ostream* out) { *out << total.count << " / " << total.bytes; }
+  friend std::ostream& operator<<(std::ostream& out, const Total& total) {
+    return out << total.count << " / " << total.bytes;
+  }
 };
 
 std::vector<ExpectedTensor> released_tensors() {

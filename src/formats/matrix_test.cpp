@@ -27,7 +27,7 @@ TEST(Matrix, DequantisesFp4LikeTheGolden) {
 
 TEST(Matrix, AnFp8ScaleBelongsToATileOf32Rows32Columns) {
   // 40 rows of 48 ones: four tiles with scales 1, 2, 4, 8, the ragged ones included.
-  std::vector<std::byte> codes(40 * 48, static_cast<std::byte>(to_e4m3(1.0F).bits));
+  std::vector<std::byte> codes(size_t{40} * 48, static_cast<std::byte>(to_e4m3(1.0F).bits));
   const uint8_t scales[] = {127, 128, 129, 130};
   const MatrixView matrix{MatrixFormat::kFp8Tile32, 40, 48, codes.data(), scales};
   for (size_t row = 0; row < 40; ++row) {

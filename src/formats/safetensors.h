@@ -22,6 +22,8 @@ class SafetensorsFile {
   /// Throws Error (kNotFound, kIo, kCorrupt, kUnsupported) naming file and tensor.
   explicit SafetensorsFile(std::filesystem::path path);
   ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 

@@ -186,7 +186,7 @@ TEST(SafetensorsDamage, CutInTheHeader) {
 
 TEST(SafetensorsDamage, CutInATensor) {
   const std::string whole = file_of(kGoodHeader, 4);
-  for (const size_t missing : {1, 2, 4}) {
+  for (const size_t missing : {size_t{1}, size_t{2}, size_t{4}}) {
     const Error error = error_of_file(whole.substr(0, whole.size() - missing));
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("tensor \"a\""), HasSubstr("it is cut off or still downloading")));
@@ -209,7 +209,7 @@ struct Header {
   std::string text;
   size_t data_bytes;
   const char* said;
-  friend void PrintTo(const Header& header, std::ostream* out) { *out << header.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Header& header) { return out << header.name; }
 };
 
 class SafetensorsHeader : public testing::TestWithParam<Header> {};
