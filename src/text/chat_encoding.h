@@ -71,7 +71,7 @@ struct ChatEncodingOptions {
   bool drops_reasoning = true;
   bool adds_begin_of_sentence = true;
   /// Messages whose prompt text exists already: they shape the result but are not rendered again.
-  std::vector<ChatMessage> context;
+  std::vector<ChatMessage> context{};
 };
 
 /// A stretch of a prompt's text: one control token, or text between control tokens.

@@ -24,7 +24,7 @@ struct CompletionParserOptions {
   /// Whether tools were offered. Without them call markup is ordinary text.
   bool has_tools = false;
   /// None empty. Looked for in the answer as the reader sees it: not in reasoning, calls or dropped layout.
-  std::vector<std::string> stops;
+  std::vector<std::string> stops{};
 };
 
 /// What happened in the output, in order.
@@ -59,6 +59,8 @@ class CompletionParser {
  public:
   /// Throws Error(kInvalidArgument) when a stop sequence is empty.
   explicit CompletionParser(CompletionParserOptions options);
+  CompletionParser(const CompletionParser&) = delete;
+  CompletionParser& operator=(const CompletionParser&) = delete;
   CompletionParser(CompletionParser&&) noexcept;
   CompletionParser& operator=(CompletionParser&&) noexcept;
   ~CompletionParser();

@@ -4,11 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <random>
 
 #include "base/error.h"
+#include "text/chat_encoding.h"
 #include "text/dsml.h"
 #include "text/json_test_support.h"
+#include "text/strict_parser.h"
 
 namespace tidepool {
 namespace {
@@ -224,6 +227,51 @@ TEST(CompletionParser, DamagedMarkupNeverShowsInTheAnswer) {
       text += part;
     const Completion completion = parse_completion(text, {OutputStart::kContent, true, {}});
     ASSERT_EQ(completion.content.find(dsml::kMark), std::string::npos) << text;
+  }
+}
+
+/// A JSON value from a seeded generator: texts are made of parts of the markup, quotes, controls and other scripts.
+Json random_value(std::mt19937& random, int depth) {
+  static constexpr std::array<std::string_view, 16> kParts = {"<",    "</",   "<｜",     "</｜DSML", "｜", "\n",
+                                                              "\n\n", "\"",   "\\",      "a",        " ",  "é",
+                                                              "中",   "\x01", "true\">", "parameter"};
+  switch (random() % (depth > 0 ? 6U : 4U)) {
+    case 0: return Json::make_integer(static_cast<int64_t>(random()));
+    case 1: return Json::make_number(shortest_real(static_cast<double>(random()) / 7.0));
+    case 2: return Json::make_bool(random() % 2 == 0);
+    case 3: {
+      std::string text;
+      for (uint64_t parts = random() % 6; parts > 0; --parts)
+        text += kParts.at(random() % kParts.size());
+      // A value that holds the marker itself cannot be told from its end: values are not escaped.
+      return Json::make_string(text.find(dsml::kMark) == std::string::npos ? text : "");
+    }
+    case 4: return Json::make_array({random_value(random, depth - 1), random_value(random, depth - 1)});
+    default: {
+      Json object = Json::make_object();
+      object.set("k", random_value(random, depth - 1));
+      return object;
+    }
+  }
+}
+
+// What the encoder writes for a call, both parsers read back as the same arguments.
+TEST(CompletionParser, CallsReadAsTheyWereEncoded) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    ChatMessage message;
+    message.role = ChatRole::kAssistant;
+    message.tool_calls.push_back({"id", "f", "s", Json::make_object()});
+    for (uint64_t keys = random() % 4; keys > 0; --keys) {
+      message.tool_calls[0].arguments.set("key " + std::to_string(keys), random_value(random, 2));
+    }
+    const std::string expected = write_json(message.tool_calls[0].arguments);
+    const std::string text = encode_chat({message}, {.adds_begin_of_sentence = false}).text;
+    ASSERT_EQ(parse_completion_strictly(text, ThinkingMode::kChat).tool_calls.at(0).arguments, expected) << text;
+    const Completion completion = parse_completion(text, {OutputStart::kContent, true, {}});
+    ASSERT_EQ(completion.calls.at(0).arguments, expected) << text;
+    ASSERT_EQ(completion.calls[0].name, "s::f");
+    ASSERT_TRUE(completion.calls[0].is_complete);
   }
 }
 
