@@ -162,7 +162,8 @@ TEST_P(GoldenKernels, IndexScores) {
   const std::vector<float> k = golden_.floats("indexer.k");
   // Recorded before the factor width^-0.5 * heads^-0.5, here 1/16 and exact.
   std::vector<float> w = golden_.floats("indexer.w");
-  for (float& weight : w) weight /= 16;
+  for (float& weight : w)
+    weight /= 16;
   for (const bool packed : {false, true}) {
     const RowFormat format = packed ? RowFormat::kFp4Block32 : RowFormat::kFloat32;
     const size_t stride = row_bytes(format, 32);

@@ -20,9 +20,9 @@ struct Fp4 {
   static const uint8_t* row_scales(const MatrixView& weight, size_t o) {
     return weight.scales + o * (weight.in / kBlock);
   }
-  TIDEPOOL_INLINE static __m256 scales(const uint8_t* codes, size_t blocks) {
+  TIDEPOOL_INLINE static __m256 scales(const uint8_t* codes) {
     const __m128 first = _mm_set1_ps(e8m0_value(codes[0]));
-    return _mm256_set_m128(blocks > 1 ? _mm_set1_ps(e8m0_value(codes[1])) : _mm_setzero_ps(), first);
+    return _mm256_set_m128(_mm_set1_ps(e8m0_value(codes[1])), first);
   }
   static void pack(const float* x, float* packed) {
     for (size_t v = 0; v < kVectors; ++v) {
@@ -32,9 +32,8 @@ struct Fp4 {
   }
 
   using Raw = Vec::Nibbles;
-  TIDEPOOL_INLINE static Raw load(const std::byte* codes, size_t bytes) {
-    Part<kGroupBytes> part;
-    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(part.take(codes, bytes)))};
+  TIDEPOOL_INLINE static Raw load(const std::byte* codes) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes))};
   }
   template <size_t kVector>
   TIDEPOOL_INLINE static __m256 vector(const Raw& raw) {
@@ -53,20 +52,16 @@ struct Fp8 {
   static const uint8_t* row_scales(const MatrixView& weight, size_t o) {
     return weight.scales + o / kBlock * ((weight.in + kBlock - 1) / kBlock);
   }
-  TIDEPOOL_INLINE static __m256 scales(const uint8_t* codes, size_t /*blocks*/) {
-    return _mm256_set1_ps(e8m0_value(codes[0]));
-  }
+  TIDEPOOL_INLINE static __m256 scales(const uint8_t* codes) { return _mm256_set1_ps(e8m0_value(codes[0])); }
   static void pack(const float* x, float* packed) { pack_straight<kVectors>(x, packed); }
 
   struct Raw {
     __m256 value[kVectors];
   };
-  TIDEPOOL_INLINE static Raw load(const std::byte* codes, size_t bytes) {
+  TIDEPOOL_INLINE static Raw load(const std::byte* codes) {
     Raw raw;
-    Part<kGroupBytes> part;
-    const std::byte* whole = part.take(codes, bytes);
     for (size_t v = 0; v < kVectors; ++v)
-      raw.value[v] = Vec::decode_fp8(whole + 8 * v);
+      raw.value[v] = Vec::decode_fp8(codes + 8 * v);
     return raw;
   }
   template <size_t kVector>
@@ -90,12 +85,10 @@ struct Plain {
   struct Raw {
     __m256 value[kVectors];
   };
-  TIDEPOOL_INLINE static Raw load(const std::byte* codes, size_t bytes) {
+  TIDEPOOL_INLINE static Raw load(const std::byte* codes) {
     Raw raw;
-    Part<kGroupBytes> part;
-    const std::byte* whole = part.take(codes, bytes);
     for (size_t v = 0; v < kVectors; ++v) {
-      const std::byte* from = whole + kLanes * kBytes * v;
+      const std::byte* from = codes + kLanes * kBytes * v;
       if constexpr (kBytes == 2) {
         raw.value[v] = Vec::load_bf16(from, kLanes);
       } else {

@@ -35,29 +35,19 @@ void pack_gathered(const float* x, float* packed) {
   }
 }
 
-/// Four E8M0 codes as the group's vector of scales: code l in lanes 4l to 4l + 3, as 2^(code - 127).
-TIDEPOOL_INLINE __m512 expand_scales(uint32_t codes) {
+/// The four E8M0 codes as the group's vector of scales: code l in lanes 4l to 4l + 3, as 2^(code - 127).
+TIDEPOOL_INLINE __m512 expand_scales(const uint8_t* codes) {
+  int four = 0;
+  __builtin_memcpy(&four, codes, sizeof(four));
   const __m512i spread = _mm512_set_epi32(-253, -253, -253, -253, -254, -254, -254, -254, -255, -255, -255, -255, -256,
                                           -256, -256, -256);  // byte l of the lane, then three zeros
-  const __m512i code = _mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int>(codes)), spread);
+  const __m512i code = _mm512_shuffle_epi8(_mm512_set1_epi32(four), spread);
   const __m512 power = _mm512_castsi512_ps(_mm512_slli_epi32(code, 23));
   // The shift is right but at the ends: code 0 is the subnormal 2^-127, not 0, and 255 is NaN, not infinity.
   // Responses by class, 4 bits each from the lowest: QNaN, SNaN, zero, one, -inf, +inf, negative, positive;
   // 0 keeps the first operand, 1 takes the second, 3 is NaN.
   const __m512 tiny = _mm512_castsi512_ps(_mm512_set1_epi32(0x00400000));
   return _mm512_fixupimm_ps(tiny, power, _mm512_set1_epi32(0x11311011), 0);
-}
-
-/// The `blocks` scale codes at `codes`, at most four, as one number, the first in the lowest byte.
-TIDEPOOL_INLINE uint32_t load_scale_codes(const uint8_t* codes, size_t blocks) {
-  uint32_t result = 0;
-  if (blocks >= 4) {
-    __builtin_memcpy(&result, codes, sizeof(result));
-    return result;
-  }
-  for (size_t i = 0; i < blocks; ++i)
-    result |= static_cast<uint32_t>(codes[i]) << (8 * i);
-  return result;
 }
 
 /// E2M1, two to a byte. Dword i of the 64 bytes holds columns 8i to 8i + 7, so vector n is nibble n of every dword: a
@@ -74,17 +64,12 @@ struct Fp4 {
   static const uint8_t* row_scales(const MatrixView& weight, size_t o) {
     return weight.scales + o * (weight.in / kBlock);
   }
-  TIDEPOOL_INLINE static __m512 scales(const uint8_t* codes, size_t blocks) {
-    return expand_scales(load_scale_codes(codes, blocks));
-  }
+  TIDEPOOL_INLINE static __m512 scales(const uint8_t* codes) { return expand_scales(codes); }
 
   struct Raw {
     __m512i pairs;
   };
-  TIDEPOOL_INLINE static Raw load(const std::byte* codes, size_t bytes) {
-    Part<kGroupBytes> part;
-    return {_mm512_loadu_si512(part.take(codes, bytes))};
-  }
+  TIDEPOOL_INLINE static Raw load(const std::byte* codes) { return {_mm512_loadu_si512(codes)}; }
   template <size_t kVector>
   TIDEPOOL_INLINE static __m512 vector(const Raw& raw) {
     const __m512 values = _mm512_set_ps(-6.0F, -4.0F, -3.0F, -2.0F, -1.5F, -1.0F, -0.5F, -0.0F, 6.0F, 4.0F, 3.0F, 2.0F,
@@ -153,9 +138,7 @@ struct Fp8 {
   static const uint8_t* row_scales(const MatrixView& weight, size_t o) {
     return weight.scales + o / kBlock * ((weight.in + kBlock - 1) / kBlock);
   }
-  TIDEPOOL_INLINE static __m512 scales(const uint8_t* codes, size_t blocks) {
-    return expand_scales(load_scale_codes(codes, blocks));
-  }
+  TIDEPOOL_INLINE static __m512 scales(const uint8_t* codes) { return expand_scales(codes); }
 
   TIDEPOOL_INLINE static void look_up(__m512i codes, __m512i* pairs) {
     const __m512i low = _mm512_permutex2var_epi8(load_table(kE4m3Low0), codes, load_table(kE4m3Low1));
@@ -168,11 +151,9 @@ struct Fp8 {
   }
 
   using Raw = Bf16Pairs;
-  TIDEPOOL_INLINE static Raw load(const std::byte* codes, size_t bytes) {
-    Part<kGroupBytes> part;
-    const std::byte* whole = part.take(codes, bytes);
-    const __m512i first = _mm512_loadu_si512(whole);
-    const __m512i second = _mm512_loadu_si512(whole + 64);
+  TIDEPOOL_INLINE static Raw load(const std::byte* codes) {
+    const __m512i first = _mm512_loadu_si512(codes);
+    const __m512i second = _mm512_loadu_si512(codes + 64);
     const __m512i even_quarters = _mm512_set_epi64(13, 12, 9, 8, 5, 4, 1, 0);
     const __m512i odd_quarters = _mm512_set_epi64(15, 14, 11, 10, 7, 6, 3, 2);
     Raw raw;
@@ -198,12 +179,10 @@ struct Bfloat16 {
   static const uint8_t* row_scales(const MatrixView& /*weight*/, size_t /*o*/) { return nullptr; }
 
   using Raw = Bf16Pairs;
-  TIDEPOOL_INLINE static Raw load(const std::byte* codes, size_t bytes) {
+  TIDEPOOL_INLINE static Raw load(const std::byte* codes) {
     Raw raw;
-    Part<kGroupBytes> part;
-    const std::byte* whole = part.take(codes, bytes);
     for (size_t i = 0; i < 4; ++i)
-      raw.pairs[i] = _mm512_loadu_si512(whole + 64 * i);
+      raw.pairs[i] = _mm512_loadu_si512(codes + 64 * i);
     return raw;
   }
   template <size_t kVector>
@@ -225,12 +204,10 @@ struct Float32 {
   struct Raw {
     __m512 value[kVectors];
   };
-  TIDEPOOL_INLINE static Raw load(const std::byte* codes, size_t bytes) {
+  TIDEPOOL_INLINE static Raw load(const std::byte* codes) {
     Raw raw;
-    Part<kGroupBytes> part;
-    const std::byte* whole = part.take(codes, bytes);
     for (size_t i = 0; i < kVectors; ++i)
-      raw.value[i] = _mm512_loadu_ps(whole + 64 * i);
+      raw.value[i] = _mm512_loadu_ps(codes + 64 * i);
     return raw;
   }
   template <size_t kVector>

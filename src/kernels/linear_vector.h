@@ -44,53 +44,61 @@ TIDEPOOL_INLINE void pack_straight(const float* x, float* packed) {
     Vec::store(packed + v * kLanes, Vec::load(x + v * kLanes));
 }
 
-/// The first `bytes` of `kBytes` bytes, then zeros, in `part`; or `from` itself where all are there.
-template <size_t kBytes>
-struct Part {
-  alignas(64) std::byte value[kBytes];
-  TIDEPOOL_INLINE const std::byte* take(const std::byte* from, size_t bytes) {
-    if (bytes >= kBytes) return from;
-    __builtin_memset(value, 0, kBytes);
-    __builtin_memcpy(value, from, bytes);
-    return value;
-  }
-};
-
-/// Far enough ahead that memory answers in time (some 100 ns at 15 bytes/ns), near enough to stay in the first cache.
-constexpr size_t kPrefetchBytes = 4096;
+/// Far enough ahead that memory answers in time also while other cores load it (1 to 4 KiB measured a third slower),
+constexpr size_t kPrefetchBytes = 8192;
 
 /// One output's weights.
 template <typename Format>
 struct WeightRow {
   const std::byte* codes = nullptr;
-  size_t bytes = 0;
   const uint8_t* scales = nullptr;
-  size_t blocks = 0;
 
   WeightRow() = default;
   WeightRow(const MatrixView& weight, size_t o)
-      : codes(weight.data + o * Format::row_bytes(weight.in)),
-        bytes(Format::row_bytes(weight.in)),
-        scales(Format::row_scales(weight, o)),
-        blocks((weight.in + kBlock - 1) / kBlock) {}
+      : codes(weight.data + o * Format::row_bytes(weight.in)), scales(Format::row_scales(weight, o)) {}
 
-  [[nodiscard]] typename Format::Raw load_group(size_t group) const {
-    return Format::load(codes + group * Format::kGroupBytes, bytes - group * Format::kGroupBytes);
-  }
-  void prefetch_group(size_t group) const {
+  TIDEPOOL_INLINE void prefetch_group(size_t group) const {
     const std::byte* ahead = codes + group * Format::kGroupBytes + kPrefetchBytes;
     for (size_t line = 0; line < Format::kGroupBytes; line += 64) {
       _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
     }
   }
-  [[nodiscard]] Vec::F group_scales(size_t group) const {
-    if constexpr (Format::kHasScales) {
-      return Format::scales(scales + group * Format::kGroupBlocks, blocks - group * Format::kGroupBlocks);
-    } else {
-      return Vec::zero();
-    }
-  }
 };
+
+/// The codes and scales of one group, decoded as far as its vectors share work.
+template <typename Format>
+struct WeightGroup {
+  typename Format::Raw raw;
+  Vec::F scales;
+};
+
+/// Group `g` of a row, all of whose columns exist.
+template <typename Format>
+TIDEPOOL_INLINE WeightGroup<Format> load_whole_group(const WeightRow<Format>& row, size_t g) {
+  row.prefetch_group(g);
+  if constexpr (Format::kHasScales) {
+    return {Format::load(row.codes + g * Format::kGroupBytes), Format::scales(row.scales + g * Format::kGroupBlocks)};
+  } else {
+    return {Format::load(row.codes + g * Format::kGroupBytes), Vec::zero()};
+  }
+}
+
+/// The last group of a row of `in` columns, filled up with zero codes (and scales of code 0, which are finite).
+template <typename Format>
+WeightGroup<Format> load_cut_group(const WeightRow<Format>& row, size_t in) {
+  const size_t g = in / Format::kGroup;
+  alignas(64) std::byte codes[Format::kGroupBytes] = {};
+  uint8_t scales[Format::kGroupBlocks] = {};
+  const size_t begin = g * Format::kGroupBytes;
+  __builtin_memcpy(codes, row.codes + begin, Format::row_bytes(in) - begin);
+  if constexpr (Format::kHasScales) {
+    const size_t first = g * Format::kGroupBlocks;
+    __builtin_memcpy(scales, row.scales + first, (in + kBlock - 1) / kBlock - first);
+    return {Format::load(codes), Format::scales(scales)};
+  } else {
+    return {Format::load(codes), Vec::zero()};
+  }
+}
 
 template <typename Format>
 inline Vec::F add_group(Vec::F sum, Vec::F group, Vec::F scales) {
@@ -111,23 +119,37 @@ TIDEPOOL_INLINE void multiply_step(bool is_first, const Vec::F* w, const float* 
 }
 
 template <typename Format, size_t kVector, size_t kOutputs, size_t kRows>
-TIDEPOOL_INLINE void decode_step(const typename Format::Raw (&raw)[kOutputs], const float* x, size_t stride,
+TIDEPOOL_INLINE void decode_step(const WeightGroup<Format> (&weights)[kOutputs], const float* x, size_t stride,
                                  Vec::F (&group)[kOutputs][kRows]) {
   Vec::F w[kOutputs];
   for (size_t o = 0; o < kOutputs; ++o)
-    w[o] = Format::template vector<kVector>(raw[o]);
+    w[o] = Format::template vector<kVector>(weights[o].raw);
   multiply_step(kVector == 0, w, x + kVector * kLanes, stride, group);
 }
 
 template <typename Format, size_t kOutputs, size_t kRows, size_t... kVector>
-TIDEPOOL_INLINE void decode_steps(const typename Format::Raw (&raw)[kOutputs], const float* x, size_t stride,
+TIDEPOOL_INLINE void decode_steps(const WeightGroup<Format> (&weights)[kOutputs], const float* x, size_t stride,
                                   Vec::F (&group)[kOutputs][kRows], std::index_sequence<kVector...> /*steps*/) {
-  (decode_step<Format, kVector>(raw, x, stride, group), ...);
+  (decode_step<Format, kVector>(weights, x, stride, group), ...);
+}
+
+/// Adds one group of `kOutputs` outputs times `kRows` packed rows to the sums.
+template <typename Format, size_t kOutputs, size_t kRows>
+TIDEPOOL_INLINE void multiply_group(const WeightGroup<Format> (&weights)[kOutputs], const float* x, size_t stride,
+                                    Vec::F (&sum)[kOutputs][kRows]) {
+  Vec::F group[kOutputs][kRows];
+  decode_steps<Format>(weights, x, stride, group, std::make_index_sequence<Format::kVectors>());
+  for (size_t o = 0; o < kOutputs; ++o) {
+    for (size_t r = 0; r < kRows; ++r)
+      sum[o][r] = add_group<Format>(sum[o][r], group[o][r], weights[o].scales);
+  }
 }
 
 /// `kOutputs` consecutive outputs against `kRows` packed rows, weights decoded in registers: for few rows.
 template <typename Format, size_t kOutputs, size_t kRows>
 void dot_direct(const LinearArgs& args, size_t first_output, const float* packed, size_t stride, float* y) {
+  const size_t in = args.weight.in;
+  const size_t whole_groups = in / Format::kGroup;
   WeightRow<Format> row[kOutputs];
   Vec::F sum[kOutputs][kRows];
   for (size_t o = 0; o < kOutputs; ++o) {
@@ -135,20 +157,17 @@ void dot_direct(const LinearArgs& args, size_t first_output, const float* packed
     for (size_t r = 0; r < kRows; ++r)
       sum[o][r] = Vec::zero();
   }
-  for (size_t g = 0; g < stride / Format::kGroup; ++g) {
-    typename Format::Raw raw[kOutputs];
-    for (size_t o = 0; o < kOutputs; ++o) {
-      row[o].prefetch_group(g);
-      raw[o] = row[o].load_group(g);
-    }
-    const float* x = packed + g * Format::kGroup;
-    Vec::F group[kOutputs][kRows];
-    decode_steps<Format>(raw, x, stride, group, std::make_index_sequence<Format::kVectors>());
-    for (size_t o = 0; o < kOutputs; ++o) {
-      const Vec::F scales = row[o].group_scales(g);
-      for (size_t r = 0; r < kRows; ++r)
-        sum[o][r] = add_group<Format>(sum[o][r], group[o][r], scales);
-    }
+  for (size_t g = 0; g < whole_groups; ++g) {
+    WeightGroup<Format> weights[kOutputs];
+    for (size_t o = 0; o < kOutputs; ++o)
+      weights[o] = load_whole_group(row[o], g);
+    multiply_group(weights, packed + g * Format::kGroup, stride, sum);
+  }
+  if (in % Format::kGroup != 0) {
+    WeightGroup<Format> weights[kOutputs];
+    for (size_t o = 0; o < kOutputs; ++o)
+      weights[o] = load_cut_group(row[o], in);
+    multiply_group(weights, packed + whole_groups * Format::kGroup, stride, sum);
   }
   for (size_t o = 0; o < kOutputs; ++o) {
     for (size_t r = 0; r < kRows; ++r)
@@ -189,15 +208,17 @@ TIDEPOOL_INLINE void store_steps(const typename Format::Raw& raw, Vec::F (&w)[Fo
   ((w[kVector][o] = Format::template vector<kVector>(raw)), ...);
 }
 
-/// Decodes `count` groups of `outputs` outputs; the outputs that are missing become zeros.
+/// Decodes `count` groups of `outputs` outputs; the outputs that are missing stay what they were.
 template <typename Format>
-void fill_tile(const WeightRow<Format>* row, size_t outputs, size_t first_group, size_t count, Tile<Format>& tile) {
+void fill_tile(const WeightRow<Format>* row, size_t outputs, size_t in, size_t first_group, size_t count,
+               Tile<Format>& tile) {
   for (size_t g = 0; g < count; ++g) {
+    const bool is_whole = (first_group + g + 1) * Format::kGroup <= in;
     for (size_t o = 0; o < outputs; ++o) {
-      row[o].prefetch_group(first_group + g);
-      const typename Format::Raw raw = row[o].load_group(first_group + g);
-      store_steps<Format>(raw, tile.w[g], o, std::make_index_sequence<Format::kVectors>());
-      tile.scales[g][o] = row[o].group_scales(first_group + g);
+      const WeightGroup<Format> weights =
+          is_whole ? load_whole_group(row[o], first_group + g) : load_cut_group(row[o], in);
+      store_steps<Format>(weights.raw, tile.w[g], o, std::make_index_sequence<Format::kVectors>());
+      tile.scales[g][o] = weights.scales;
     }
   }
 }
@@ -246,7 +267,7 @@ void linear_tiled(const LinearArgs& args, const float* packed, size_t stride, si
     }
     for (size_t g = 0; g < groups; g += kTileGroups) {
       const size_t count = smaller(kTileGroups, groups - g);
-      fill_tile(row, outputs, g, count, tile);
+      fill_tile(row, outputs, args.weight.in, g, count, tile);
       multiply_rows<Format>(tile, count, packed + g * Format::kGroup, stride, rows);
     }
     for (size_t r = 0; r < rows; ++r) {
