@@ -142,12 +142,12 @@ std::string Tokenizer::token_letters(int32_t id) const {
 
 bool Tokenizer::is_special(int32_t id) const noexcept {
   const TokenizerTables::Token* token = find(*tables_, id);
-  return token && token->is_special;
+  return token != nullptr && token->is_special;
 }
 
 bool Tokenizer::is_added(int32_t id) const noexcept {
   const TokenizerTables::Token* token = find(*tables_, id);
-  return token && token->kind == Kind::kAdded;
+  return token != nullptr && token->kind == Kind::kAdded;
 }
 
 std::optional<int32_t> Tokenizer::find_token(std::string_view bytes) const {

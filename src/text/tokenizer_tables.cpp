@@ -40,9 +40,8 @@ const AddedTokenMatcher::Entry* AddedTokenMatcher::longest_at(std::string_view t
   for (size_t depth = 0; begin + depth < text.size() && first != last; ++depth) {
     const auto byte = static_cast<uint8_t>(text[begin + depth]);
     const auto byte_at_depth = [depth](const Entry& entry) { return static_cast<uint8_t>(entry.content[depth]); };
-    const auto same = std::ranges::equal_range(first, last, byte, {}, byte_at_depth);
-    first = same.begin();
-    last = same.end();
+    first = std::ranges::lower_bound(first, last, byte, {}, byte_at_depth);
+    last = std::ranges::upper_bound(first, last, byte, {}, byte_at_depth);
     if (first != last && first->content.size() == depth + 1) {
       longest = &*first;
       ++first;
