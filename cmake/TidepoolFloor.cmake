@@ -19,6 +19,20 @@ if(TIDEPOOL_SANITIZE)
   target_compile_options(tidepool_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()
 
+include(GoogleTest)
+
+# Makes every test of a GoogleTest program known to ctest, labelled by its name: golden and slow for tests that have
+# Golden or Slow in it, else unit.
+function(tidepool_discover_tests target prefix)
+  set(unit_filter "-*Golden*:*Slow*")
+  set(golden_filter "*Golden*-*Slow*")
+  set(slow_filter "*Slow*")
+  foreach(label unit golden slow)
+    gtest_discover_tests(${target} TEST_PREFIX ${prefix} TEST_FILTER ${${label}_filter} DISCOVERY_TIMEOUT 60
+      PROPERTIES LABELS ${label} TIMEOUT 600)
+  endforeach()
+endfunction()
+
 # tidepool_floor(NAME [DEPENDS floor...] [LINKS target...] [TEST_LINKS target...])
 #   x.cpp -> library tidepool_NAME; x_test.cpp -> program NAME_test; x_fuzz.cpp -> program x_fuzz
 function(tidepool_floor name)
@@ -49,9 +63,7 @@ function(tidepool_floor name)
     target_compile_definitions(${name}_test PRIVATE
       TIDEPOOL_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden"
       TIDEPOOL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-    include(GoogleTest)
-    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." PROPERTIES LABELS unit TIMEOUT 600
-      DISCOVERY_TIMEOUT 60)
+    tidepool_discover_tests(${name}_test "${name}.")
   endif()
 
   foreach(fuzzer ${fuzzers})
