@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -33,6 +34,10 @@ def headers_by_object(build):
             current = line.split(": #deps")[0]
             headers[current] = []
     return headers
+
+
+def object_of(entry):
+    return re.search(r" -o (\S+)", entry["command"]).group(1)
 
 
 def hash_of(entry, headers, common):
@@ -64,7 +69,9 @@ def main():
     waiting = {}
     entries = json.loads((build / "compile_commands.json").read_text())
     for entry in entries:
-        stamp = cache / hash_of(entry, headers.get(entry.get("output"), []), common)
+        if object_of(entry) not in headers:
+            sys.exit(f"tidy: {entry['file']} is not built, so its headers are unknown; build {build} first")
+        stamp = cache / hash_of(entry, headers[object_of(entry)], common)
         if not stamp.exists():
             waiting[entry["file"]] = stamp
     print(f"clang-tidy: {len(waiting)} files to check, {len(entries) - len(waiting)} unchanged", flush=True)
