@@ -18,6 +18,20 @@ SequenceState::SequenceState(std::shared_ptr<const KvLayout> layout) : layout_(s
   }
 }
 
+SequenceState SequenceState::resume(std::shared_ptr<const KvLayout> layout, std::span<const InputToken> tokens,
+                                    std::vector<std::shared_ptr<KvBlock>> blocks) {
+  SequenceState result(std::move(layout));
+  result.tokens_.assign(tokens.begin(), tokens.end());
+  result.blocks_ = std::move(blocks);
+  result.longest_ = result.length();
+  result.global_end_ = static_cast<int64_t>(result.blocks_.size()) * kBlockTokens;
+  result.encoder_begin_ = result.length();
+  result.decoder_begin_ = result.length();
+  result.decoder_end_ = result.length();
+  TIDEPOOL_CHECK(result.length() <= result.global_end_, "a replay begins where global KV exists");
+  return result;
+}
+
 SequenceState SequenceState::fork() const {
   SequenceState result(layout_);
   result.tokens_ = tokens_;
@@ -28,13 +42,15 @@ SequenceState SequenceState::fork() const {
     result.compressor_rows_[source] = compressor_rows_[source].copy();
   }
   result.longest_ = longest_;
+  result.global_end_ = global_end_;
+  result.encoder_begin_ = encoder_begin_;
   result.decoder_begin_ = decoder_begin_;
   result.decoder_end_ = decoder_end_;
   return result;
 }
 
 void SequenceState::append(std::span<const InputToken> tokens) {
-  const auto first_touched = static_cast<size_t>(length() / kBlockTokens);
+  const auto first_touched = static_cast<size_t>(std::max(length(), global_end_) / kBlockTokens);
   if (first_touched < blocks_.size() && blocks_[first_touched].use_count() > 1) {
     blocks_[first_touched] = std::make_shared<KvBlock>(blocks_[first_touched]->copy());
   }
@@ -47,7 +63,7 @@ void SequenceState::append(std::span<const InputToken> tokens) {
 }
 
 bool SequenceState::can_rollback(int64_t new_length) const {
-  return new_length >= 0 && new_length <= length() && new_length >= longest_ - layout_->rollback_max;
+  return new_length >= global_end_ && new_length <= length() && new_length >= longest_ - layout_->rollback_max;
 }
 
 void SequenceState::rollback(int64_t new_length) {

@@ -33,6 +33,12 @@ class SequenceState {
   SequenceState& operator=(const SequenceState&) = delete;
   ~SequenceState() = default;
 
+  /// A sequence whose first blocks.size() * kBlockTokens positions have global KV already (`blocks`, shared), while its
+  /// windows are empty. `tokens` are the positions before the replay; those from there on are appended again, and up to
+  /// global_end() they write windows only. (docs/kv_cache.md, "Resuming")
+  [[nodiscard]] static SequenceState resume(std::shared_ptr<const KvLayout> layout, std::span<const InputToken> tokens,
+                                            std::vector<std::shared_ptr<KvBlock>> blocks);
+
   /// An independent copy. Blocks are shared until one side writes to them.
   [[nodiscard]] SequenceState fork() const;
 
@@ -40,6 +46,12 @@ class SequenceState {
   /// Positions processed so far; also the position of the next token.
   [[nodiscard]] int64_t length() const { return static_cast<int64_t>(tokens_.size()); }
   [[nodiscard]] std::span<const InputToken> tokens() const { return tokens_; }
+
+  /// Positions below this have global KV that a resumed sequence brought along and no row may write again.
+  [[nodiscard]] int64_t global_end() const { return global_end_; }
+  /// Blocks of global KV: block i covers positions [i * kBlockTokens, (i + 1) * kBlockTokens), the last may be begun
+  /// only.
+  [[nodiscard]] std::span<const std::shared_ptr<KvBlock>> blocks() const { return blocks_; }
 
   /// Appends tokens and makes room for their global KV: new blocks, and a copy of a shared block that will be written
   /// to. The rows themselves are written by the layers, from any thread, each row by one.
@@ -64,9 +76,9 @@ class SequenceState {
 
   [[nodiscard]] WindowRing& window(size_t layer) { return windows_[layer]; }
   [[nodiscard]] const WindowRing& window(size_t layer) const { return windows_[layer]; }
-  /// First position whose window row of `layer` is valid: 0, or where the decoder's replay began.
+  /// First position whose window row of `layer` is valid: 0, or where the encoder's or the decoder's replay began.
   [[nodiscard]] int64_t window_begin(size_t layer) const {
-    return layer < layout_->first_decoder_layer ? 0 : decoder_begin_;
+    return layer < layout_->first_decoder_layer ? encoder_begin_ : decoder_begin_;
   }
 
   /// Decoder rows are about to be written for [begin, length()): goes on where the last ones ended, or starts a new
@@ -92,6 +104,8 @@ class SequenceState {
   std::vector<WindowRing> windows_;
   std::vector<Buffer<float>> compressor_rows_;  ///< per source; empty when its ratio is 1
   int64_t longest_ = 0;                         ///< largest length ever reached: what the rings were written up to
+  int64_t global_end_ = 0;
+  int64_t encoder_begin_ = 0;
   int64_t decoder_begin_ = 0;
   int64_t decoder_end_ = 0;
 };

@@ -19,7 +19,8 @@ std::vector<Group> completed_groups(const ForwardPass& pass, int64_t ratio) {
   std::vector<Group> groups;
   for (const PassSegment& segment : pass.segments) {
     const int64_t end = segment.position + static_cast<int64_t>(segment.rows);
-    for (int64_t entry = segment.position / ratio; (entry + 1) * ratio <= end; ++entry) {
+    const int64_t begin = std::max(segment.position, segment.state->global_end());
+    for (int64_t entry = begin / ratio; (entry + 1) * ratio <= end; ++entry) {
       const int64_t last = (entry + 1) * ratio - 1;
       groups.push_back({segment.state, entry, segment.row_begin + static_cast<size_t>(last - segment.position)});
     }
@@ -27,9 +28,14 @@ std::vector<Group> completed_groups(const ForwardPass& pass, int64_t ratio) {
   return groups;
 }
 
-/// Ratio 1: the latent before its norm is the projection itself.
-void project_single(const GlobalKvWriter& writer, Span2d<const float> x, Span2d<float> latents) {
-  writer.math.linear(writer.compressor.wkv, x, latents);
+/// Ratio 1: the latent before its norm is the projection itself. Replayed rows have no group, so rows are gathered.
+void project_single(const GlobalKvWriter& writer, const ForwardPass& pass, const std::vector<Group>& groups,
+                    Span2d<const float> x, Span2d<float> latents) {
+  const Arena::Scope scope(*pass.arena);
+  const Span2d<float> gathered = pass.arena->matrix(groups.size(), x.cols);
+  for (size_t g = 0; g < groups.size(); ++g)
+    std::ranges::copy(x.row(groups[g].last_row), gathered.row(g).begin());
+  writer.math.linear(writer.compressor.wkv, gathered, latents);
 }
 
 /// Keeps the last rows' kv and gate in the sequence, as many as it remembers.
@@ -112,7 +118,7 @@ void write_global_kv(const GlobalKvWriter& writer, const ForwardPass& pass, Span
   const Math& math = writer.math;
   const Span2d<float> latents = pass.arena->matrix(groups.size(), writer.compressor.wkv.out);
   if (writer.plan.ratio == 1) {
-    project_single(writer, x, latents);
+    project_single(writer, pass, groups, x, latents);
   } else {
     project_pairs(writer, pass, groups, x, latents);
   }

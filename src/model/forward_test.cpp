@@ -211,6 +211,49 @@ TEST(Forward, PromptOfOneWindowIsExactWithBoundedReplay) {
   EXPECT_TRUE(same_state(bounded, full));
 }
 
+/// Resumes behind the first `blocks` blocks of `source`, replaying the `replayed` positions before them, and reads the
+/// rest of `tokens`; the decoder sees the last window only. Returns the last position's logits.
+std::vector<float> resume_and_run(Fixture& fixture, const SequenceState& source, std::span<const InputToken> tokens,
+                                  size_t blocks, int64_t replayed, SequenceState* resumed = nullptr) {
+  const int64_t from = static_cast<int64_t>(blocks) * kBlockTokens - replayed;
+  SequenceState state =
+      SequenceState::resume(fixture.model.kv_layout(), tokens.first(static_cast<size_t>(from)),
+                            {source.blocks().begin(), source.blocks().begin() + static_cast<int64_t>(blocks)});
+  const auto end = static_cast<int64_t>(tokens.size());
+  std::vector<float> logits = fixture.run_from(state, tokens.subspan(static_cast<size_t>(from)), end - 16);
+  if (resumed != nullptr) *resumed = std::move(state);
+  return {logits.end() - 512, logits.end()};
+}
+
+/// Positions the encoder must replay so that its windows are exact: window + (layers - 1) * (window - 1), as in the
+/// decoder.
+constexpr int64_t kExactEncoderRows = 16 + 4 * 15;
+
+TEST(Resume, ExactEncoderReplayEqualsNeverHavingStopped) {
+  Fixture fixture;
+  const std::vector<InputToken> tokens = random_tokens(300, 20);
+  SequenceState cold = fixture.model.new_sequence();
+  const std::vector<float> all = fixture.run_from(cold, tokens, 300 - 16);
+  const std::vector<float> expected(all.end() - 512, all.end());
+  SequenceState resumed = fixture.model.new_sequence();
+  EXPECT_EQ(resume_and_run(fixture, cold, tokens, 2, kExactEncoderRows, &resumed), expected);
+  EXPECT_TRUE(same_state(resumed, cold));
+  EXPECT_NE(resume_and_run(fixture, cold, tokens, 2, 16), expected);  // the bounded replay, one window
+}
+
+TEST(Resume, ReplayedPositionsNeverRewriteGlobalKv) {
+  Fixture fixture;
+  const std::vector<InputToken> tokens = random_tokens(280, 21);
+  SequenceState cold = fixture.model.new_sequence();
+  (void)fixture.run_from(cold, tokens, 280 - 16);
+  SequenceState resumed = fixture.model.new_sequence();
+  (void)resume_and_run(fixture, cold, tokens, 2, 16, &resumed);
+  for (size_t block = 0; block < 2; ++block)
+    EXPECT_EQ(resumed.blocks()[block], cold.blocks()[block]);
+  EXPECT_EQ(resumed.global_end(), 256);
+  EXPECT_FALSE(resumed.can_rollback(255));
+}
+
 TEST(Forward, ImageRowsUseTheirOwnRoutingBiasAndNoEngram) {
   Fixture fixture;
   std::vector<InputToken> tokens = random_tokens(12, 12);
