@@ -14,9 +14,9 @@ namespace tidepool {
 
 std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStopToken: return "stop";
+    case FinishReason::kStopToken:
     case FinishReason::kStopText: return "stop";
-    case FinishReason::kMaxTokens: return "length";
+    case FinishReason::kMaxTokens:
     case FinishReason::kContextFull: return "length";
     case FinishReason::kCancelled: return "cancelled";
   }

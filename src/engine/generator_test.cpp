@@ -38,35 +38,35 @@ class GeneratorTest : public testing::Test {
   }
 
   static void SetUpTestSuite() {
-    model_ = load_model().release();
+    shared_model = load_model().release();
     const SafetensorsFile greedy(golden() / "cases/greedy.safetensors");
     for (const int32_t id : ids_of(greedy, "prompt_ids"))
-      prompt_.push_back({id, false});
-    expected_ = ids_of(greedy, "output_ids");
+      shared_prompt.push_back({id, false});
+    shared_expected = ids_of(greedy, "output_ids");
   }
   static void TearDownTestSuite() {
-    delete model_;
-    prompt_.clear();
+    delete shared_model;
+    shared_prompt.clear();
   }
 
   static GenerationOptions greedy_options() {
     GenerationOptions options;
     options.sampling.temperature = 0;
-    options.max_tokens = static_cast<int64_t>(expected_.size());
+    options.max_tokens = static_cast<int64_t>(shared_expected.size());
     options.replay = Replay::kFull;
     return options;
   }
 
-  [[nodiscard]] Generator::Engine engine() { return {*model_, runtime_, arena_}; }
+  [[nodiscard]] Generator::Engine engine() { return {*shared_model, runtime_, arena_}; }
 
   struct Output {
     std::vector<int32_t> ids;
     FinishReason finish;
   };
   Output run(const GenerationOptions& options) {
-    SequenceState state = model_->new_sequence();
+    SequenceState state = shared_model->new_sequence();
     Generator generator(engine(), state, options);
-    EXPECT_TRUE(generator.read_prompt(prompt_));
+    EXPECT_TRUE(generator.read_prompt(shared_prompt));
     Output output{{}, FinishReason::kCancelled};
     for (std::optional<FinishReason> finish; !finish;) {
       const GenerationStep step = generator.next();
@@ -75,7 +75,7 @@ class GeneratorTest : public testing::Test {
       output.finish = finish.value_or(output.finish);
     }
     // What the last token would have told is never computed.
-    EXPECT_EQ(state.length(), static_cast<int64_t>(prompt_.size() + output.ids.size() - 1));
+    EXPECT_EQ(state.length(), static_cast<int64_t>(shared_prompt.size() + output.ids.size() - 1));
     return output;
   }
 
@@ -92,21 +92,21 @@ class GeneratorTest : public testing::Test {
   ThreadPool pool_{1};
   Runtime runtime_{pool_, kernels::reference_kernels()};
   Arena arena_;
-  inline static const Model* model_ = nullptr;
-  inline static std::vector<InputToken> prompt_;
-  inline static std::vector<int32_t> expected_;
+  inline static const Model* shared_model = nullptr;
+  inline static std::vector<InputToken> shared_prompt;
+  inline static std::vector<int32_t> shared_expected;
 };
 
 TEST_F(GeneratorTest, FollowsTheGoldenGreedyAnswer) {
   const Output output = run(greedy_options());
-  EXPECT_EQ(output.ids, expected_);
+  EXPECT_EQ(output.ids, shared_expected);
   EXPECT_EQ(output.finish, FinishReason::kMaxTokens);
 }
 
 TEST_F(GeneratorTest, ChunksDoNotChangeTheAnswer) {
   GenerationOptions options = greedy_options();
   options.chunk = 3;
-  EXPECT_EQ(run(options).ids, expected_);
+  EXPECT_EQ(run(options).ids, shared_expected);
 }
 
 TEST_F(GeneratorTest, SameSeedGivesTheSameTokens) {
@@ -121,36 +121,36 @@ TEST_F(GeneratorTest, SameSeedGivesTheSameTokens) {
 
 TEST_F(GeneratorTest, StopTokenEndsTheOutputAndIsItsLast) {
   GenerationOptions options = greedy_options();
-  options.stop_ids = {expected_[4]};
-  const auto first = std::ranges::find(expected_, expected_[4]) - expected_.begin();
+  options.stop_ids = {shared_expected[4]};
+  const auto first = std::ranges::find(shared_expected, shared_expected[4]) - shared_expected.begin();
   const Output output = run(options);
   EXPECT_EQ(output.finish, FinishReason::kStopToken);
-  EXPECT_EQ(output.ids, std::vector<int32_t>(expected_.begin(), expected_.begin() + first + 1));
+  EXPECT_EQ(output.ids, std::vector<int32_t>(shared_expected.begin(), shared_expected.begin() + first + 1));
 }
 
 TEST_F(GeneratorTest, MinTokensForbidsStopTokens) {
   GenerationOptions options = greedy_options();
-  options.stop_ids = {expected_[0]};
+  options.stop_ids = {shared_expected[0]};
   options.min_tokens = 3;
   const Output output = run(options);
   ASSERT_GE(output.ids.size(), 3U);
-  EXPECT_EQ(std::ranges::count(output.ids.begin(), output.ids.begin() + 3, expected_[0]), 0);
+  EXPECT_EQ(std::ranges::count(output.ids.begin(), output.ids.begin() + 3, shared_expected[0]), 0);
 }
 
 TEST_F(GeneratorTest, FullContextEndsTheOutput) {
   GenerationOptions options = greedy_options();
-  options.context_max = static_cast<int64_t>(prompt_.size()) + 3;
+  options.context_max = static_cast<int64_t>(shared_prompt.size()) + 3;
   const Output output = run(options);
   EXPECT_EQ(output.finish, FinishReason::kContextFull);
-  EXPECT_EQ(output.ids, std::vector<int32_t>(expected_.begin(), expected_.begin() + 3));
+  EXPECT_EQ(output.ids, std::vector<int32_t>(shared_expected.begin(), shared_expected.begin() + 3));
 }
 
 TEST_F(GeneratorTest, PromptWithoutRoomIsRefusedWithBothLengths) {
   GenerationOptions options = greedy_options();
-  options.context_max = static_cast<int64_t>(prompt_.size());
+  options.context_max = static_cast<int64_t>(shared_prompt.size());
   EXPECT_EQ(refusal(options),
-            "the prompt has " + std::to_string(prompt_.size()) + " tokens and the context " +
-                std::to_string(prompt_.size()) +
+            "the prompt has " + std::to_string(shared_prompt.size()) + " tokens and the context " +
+                std::to_string(shared_prompt.size()) +
                 ", so no token of an answer fits behind it; shorten the prompt, or raise --max-model-len");
 }
 
@@ -173,7 +173,7 @@ TEST_F(GeneratorTest, RefusesOptionsOutOfRange) {
 }
 
 TEST_F(GeneratorTest, RefusesTokensTheModelLacks) {
-  SequenceState state = model_->new_sequence();
+  SequenceState state = shared_model->new_sequence();
   Generator generator(engine(), state, greedy_options());
   const std::vector<InputToken> prompt = {{0, false}, {512, false}};
   EXPECT_THROW((void)generator.read_prompt(prompt), Error);
@@ -182,21 +182,21 @@ TEST_F(GeneratorTest, RefusesTokensTheModelLacks) {
 
 TEST_F(GeneratorTest, StopRequestEndsPromptAndOutput) {
   std::stop_source source;
-  SequenceState state = model_->new_sequence();
+  SequenceState state = shared_model->new_sequence();
   GenerationOptions options = greedy_options();
   options.chunk = 2;
   Generator cancelled(engine(), state, options);
   const auto stop_at_four = [&](size_t done, size_t total) {
-    EXPECT_EQ(total, prompt_.size());
+    EXPECT_EQ(total, shared_prompt.size());
     if (done == 4) source.request_stop();
   };
-  EXPECT_FALSE(cancelled.read_prompt(prompt_, stop_at_four, source.get_token()));
+  EXPECT_FALSE(cancelled.read_prompt(shared_prompt, stop_at_four, source.get_token()));
   EXPECT_EQ(state.length(), 4);
 
   // What was read is still good: another generator reads the rest.
   Generator generator(engine(), state, options);
-  ASSERT_TRUE(generator.read_prompt(std::span(prompt_).subspan(4)));
-  EXPECT_EQ(generator.next().token->id, expected_[0]);
+  ASSERT_TRUE(generator.read_prompt(std::span(shared_prompt).subspan(4)));
+  EXPECT_EQ(generator.next().token->id, shared_expected[0]);
   const GenerationStep step = generator.next(source.get_token());
   EXPECT_FALSE(step.token);
   EXPECT_EQ(step.finish, FinishReason::kCancelled);
@@ -239,9 +239,9 @@ TEST_F(GeneratorTest, PenaltiesCountTheOutput) {
 
 /// A decode step takes no new scratch once the first one has run.
 TEST_F(GeneratorTest, DecodeStepsKeepToTheirScratch) {
-  SequenceState state = model_->new_sequence();
+  SequenceState state = shared_model->new_sequence();
   Generator generator(engine(), state, greedy_options());
-  ASSERT_TRUE(generator.read_prompt(prompt_));
+  ASSERT_TRUE(generator.read_prompt(shared_prompt));
   (void)generator.next();
   (void)generator.next();
   const size_t bytes = arena_.bytes_reserved();
