@@ -1,6 +1,7 @@
 #include "kernels/runtime.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 
@@ -31,24 +32,46 @@ size_t outputs_per_task(size_t threads, size_t rows, const MatrixView& weight) {
   return (std::max(for_balance, for_size) / kStep + 1) * kStep;
 }
 
+/// A part of a job's outputs.
+struct Task {
+  size_t job;
+  size_t begin;
+  size_t end;
+};
+
 }  // namespace
 
-void linear(const Runtime& runtime, const MatrixView& weight, Span2d<const float> x, Span2d<float> y) {
-  TIDEPOOL_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows, "linear: shapes do not fit");
-  if (x.rows == 0 || weight.out == 0) return;
-  const LinearKernel kernel = kernel_for(runtime.kernels, weight.format);
-  const size_t step = outputs_per_task(runtime.pool.thread_count(), x.rows, weight);
-  runtime.pool.run((weight.out + step - 1) / step, [&](size_t task, size_t /*worker*/) {
-    const size_t begin = task * step;
-    kernel({.weight = weight,
-            .x = x.data,
-            .x_stride = x.stride,
-            .rows = x.rows,
-            .y = y.data,
-            .y_stride = y.stride,
-            .out_begin = begin,
-            .out_end = std::min(begin + step, weight.out)});
+void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, size_t out_begin, size_t out_end) {
+  kernel_for(kernels, job.weight.format)({.weight = job.weight,
+                                          .x = job.x.data,
+                                          .x_stride = job.x.stride,
+                                          .rows = job.x.rows,
+                                          .y = job.y.data,
+                                          .y_stride = job.y.stride,
+                                          .out_begin = out_begin,
+                                          .out_end = out_end});
+}
+
+void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs) {
+  std::vector<Task> tasks;
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    const LinearJob& job = jobs[j];
+    TIDEPOOL_CHECK(job.x.cols == job.weight.in && job.y.cols == job.weight.out && job.x.rows == job.y.rows,
+                   "linear: shapes do not fit");
+    if (job.x.rows == 0) continue;
+    const size_t step = outputs_per_task(runtime.pool.thread_count(), job.x.rows, job.weight);
+    for (size_t begin = 0; begin < job.weight.out; begin += step) {
+      tasks.push_back({j, begin, std::min(begin + step, job.weight.out)});
+    }
+  }
+  runtime.pool.run(tasks.size(), [&](size_t task, size_t /*worker*/) {
+    linear_range(runtime.kernels, jobs[tasks[task].job], tasks[task].begin, tasks[task].end);
   });
+}
+
+void linear(const Runtime& runtime, const MatrixView& weight, Span2d<const float> x, Span2d<float> y) {
+  const LinearJob job{weight, x, y};
+  linear_all(runtime, {&job, 1});
 }
 
 }  // namespace tidepool

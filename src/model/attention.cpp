@@ -1,6 +1,7 @@
 #include "model/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -31,16 +32,13 @@ void rotate_heads(const Attention& attention, const Angles& angles, size_t row, 
   attention.math.round(heads);
 }
 
-/// The rows' own window entries, packed, [rows, window_row_bytes].
+/// The rows' own window entries, packed, [rows, window_row_bytes], from wkv x (which serves as scratch).
 Span2d<std::byte> make_window_rows(const Attention& attention, const Angles& angles, const ForwardPass& pass,
-                                   Span2d<const float> x_grid) {
+                                   Span2d<float> kv) {
   const Math& math = attention.math;
   const KvLayout& layout = pass.segments.front().state->layout();
   const Span2d<std::byte> packed(pass.arena->take<std::byte>(pass.rows * layout.window_row_bytes).data(), pass.rows,
                                  layout.window_row_bytes);
-  const Arena::Scope scope(*pass.arena);
-  const Span2d<float> kv = pass.arena->matrix(pass.rows, attention.config.head_dim);
-  math.linear(attention.weights.wkv, x_grid, kv);
   math.rms_norm_rows(kv, attention.weights.kv_norm, attention.config.norm_eps, kv);
   math.for_rows(pass.rows, [&](size_t row, size_t) {
     rotate_heads(attention, angles, row, kv.row(row), 1.0F);
@@ -127,11 +125,12 @@ void project_output(const Attention& attention, const ForwardPass& pass, Span2d<
   const size_t groups = attention.config.groups;
   const size_t rank = weights.wo_a.out / groups;
   const Span2d<float> low = pass.arena->matrix(pass.rows, weights.wo_a.out);
+  std::vector<LinearJob> jobs;
   for (size_t group = 0; group < groups; ++group) {
-    math.linear_unrounded(weights.wo_a.rows(group * rank, rank), o.col_range(group * weights.wo_a.in, weights.wo_a.in),
-                          low.col_range(group * rank, rank));
+    jobs.push_back({weights.wo_a.rows(group * rank, rank), o.col_range(group * weights.wo_a.in, weights.wo_a.in),
+                    low.col_range(group * rank, rank)});
   }
-  math.round_rows(low);
+  math.linear_all(jobs);
   math.quantise_rows(low);
   math.linear(weights.wo_b, low, y);
 }
@@ -170,11 +169,14 @@ void attend(const Attention& attention, ForwardPass& pass, Span2d<const float> x
   math.quantise_rows(x_grid);
 
   const Span2d<float> query_latent = arena.matrix(pass.rows, weights.wq_a.out);
-  math.linear(weights.wq_a, x_grid, query_latent);
+  const Span2d<float> kv = arena.matrix(pass.rows, attention.config.head_dim);
+  const std::array<LinearJob, 2> jobs{LinearJob{weights.wq_a, x_grid, query_latent},
+                                      LinearJob{weights.wkv, x_grid, kv}};
+  math.linear_all(jobs);
   math.rms_norm_rows(query_latent, weights.q_norm, attention.config.norm_eps, query_latent);
   math.quantise_rows(query_latent);
 
-  const Span2d<std::byte> window_rows = make_window_rows(attention, angles, pass, x_grid);
+  const Span2d<std::byte> window_rows = make_window_rows(attention, angles, pass, kv);
   if (weights.index_query) {
     select_entries(
         {math, *weights.index_query, attention.plan, attention.config.index_heads, attention.config.index_head_dim,

@@ -1,7 +1,5 @@
 #include "model/math.h"
 
-#include "base/check.h"
-
 namespace tidepool {
 
 void Math::round(std::span<float> values) const {
@@ -14,20 +12,28 @@ void Math::round_rows(Span2d<float> values) const {
     round(values.row(row));
 }
 
+void Math::quantise(std::span<float> values) const {
+  if (numerics_.quantise_activations) runtime_.kernels.quantise_fp8(values.data(), values.size());
+}
+
 void Math::quantise_rows(Span2d<float> values) const {
   if (!numerics_.quantise_activations) return;
-  for_rows(values.rows,
-           [&](size_t row, size_t) { runtime_.kernels.quantise_fp8(values.row(row).data(), values.cols); });
+  for_rows(values.rows, [&](size_t row, size_t) { quantise(values.row(row)); });
 }
 
 void Math::linear_unrounded(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const {
-  TIDEPOOL_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows, "matrix shapes do not fit");
   tidepool::linear(runtime_, weight, x, y);
 }
 
 void Math::linear(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const {
   linear_unrounded(weight, x, y);
   round_rows(y);
+}
+
+void Math::linear_all(std::span<const LinearJob> jobs) const {
+  tidepool::linear_all(runtime_, jobs);
+  for (const LinearJob& job : jobs)
+    round_rows(job.y);
 }
 
 void Math::rms_norm_rows(Span2d<const float> x, const Bf16* weight, float eps, Span2d<float> y) const {

@@ -31,7 +31,8 @@ class Math {
   /// One rounding point: to bfloat16 under the official numerics, nothing under hp.
   void round(std::span<float> values) const;
   void round_rows(Span2d<float> values) const;
-  /// The FP8 activation grid in front of an FP8 or FP4 linear, row by row, in place. Widths are multiples of 32.
+  /// The FP8 activation grid in front of an FP8 or FP4 linear, in place. Widths are multiples of 32.
+  void quantise(std::span<float> values) const;
   void quantise_rows(Span2d<float> values) const;
 
   /// y = x W^T with binary32 results. Inputs of FP8 and FP4 matrices are on the FP8 grid already where the model wants
@@ -39,6 +40,9 @@ class Math {
   void linear_unrounded(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const;
   /// The same with the rounding point behind it.
   void linear(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const;
+
+  /// Several products in one go, each with the rounding point behind it.
+  void linear_all(std::span<const LinearJob> jobs) const;
 
   /// RMSNorm of each row with its rounding point. y may be x.
   void rms_norm_rows(Span2d<const float> x, const Bf16* weight, float eps, Span2d<float> y) const;

@@ -50,41 +50,84 @@ ExpertRows route(const Math& math, const MoeConfig& config, const MoeWeights& we
   return result;
 }
 
-/// out [n, d] = w2 (silu(w1 x) * (w3 x) * weight) for n rows on the activation grid.
-void run_expert(const Math& math, const MoeConfig& config, const ExpertWeights& expert, Arena& arena,
-                std::span<const Assignment> rows, Span2d<const float> x, Span2d<float> out) {
-  const Arena::Scope scope(arena);
-  const Span2d<float> gate = arena.matrix(rows.size(), expert.w1.out);
-  const Span2d<float> up = arena.matrix(rows.size(), expert.w3.out);
-  math.linear(expert.w1, x, gate);
-  math.linear(expert.w3, x, up);
-  math.for_rows(rows.size(), [&](size_t i, size_t) {
-    math.kernels().swiglu(gate.row(i).data(), up.row(i).data(), gate.cols, config.swiglu_limit, rows[i].weight,
-                          gate.row(i).data());
-    math.round(gate.row(i));
-  });
-  math.quantise_rows(gate);
-  math.linear(expert.w2, gate, out);
+/// An expert at work: the rows that use it, their inputs gathered, and room for what it makes of them.
+struct ExpertTask {
+  const ExpertWeights* expert;
+  std::span<const Assignment> rows;
+  Span2d<const float> x;  ///< [rows, d], on the activation grid
+  Span2d<float> gate;     ///< [rows, inner]; becomes the hidden values, on the activation grid
+  Span2d<float> up;       ///< [rows, inner]
+};
+
+/// Outputs a thread computes at a time: a multiple of the FP8 scale tile and of the activation grid's block, and enough
+/// that a task reads some hundred KB of weights.
+constexpr size_t kTileOutputs = 64;
+
+size_t tile_count(size_t outputs) {
+  return (outputs + kTileOutputs - 1) / kTileOutputs;
 }
 
-void add_routed_experts(const Math& math, const MoeConfig& config, const MoeWeights& weights, const ExpertRows& rows_of,
-                        Arena& arena, Span2d<const float> x, Span2d<float> y) {
-  for (size_t expert = 0; expert < rows_of.size(); ++expert) {
-    const std::vector<Assignment>& rows = rows_of[expert];
-    if (rows.empty()) continue;
-    const Arena::Scope scope(arena);
-    const Span2d<float> gathered = arena.matrix(rows.size(), x.cols);
-    const Span2d<float> out = arena.matrix(rows.size(), x.cols);
-    for (size_t i = 0; i < rows.size(); ++i)
-      std::ranges::copy(x.row(rows[i].row), gathered.row(i).begin());
-    run_expert(math, config, weights.experts[expert], arena, rows, gathered, out);
-    // Each row adds its experts in ascending order, whatever else is in the pass.
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const std::span<float> sum = y.row(rows[i].row);
-      for (size_t c = 0; c < sum.size(); ++c)
-        sum[c] += out.row(i)[c];
+ExpertTask make_task(const ExpertWeights& expert, std::span<const Assignment> rows, Arena& arena,
+                     Span2d<const float> x) {
+  return {&expert, rows, x, arena.matrix(rows.size(), expert.w1.out), arena.matrix(rows.size(), expert.w1.out)};
+}
+
+/// hidden = grid(silu(w1 x) * (w3 x) * weight) for outputs [begin, end) of one expert. Each 32 outputs are quantised by
+/// themselves, so the whole chain is done while they are in cache.
+void run_gate_up(const Math& math, const MoeConfig& config, const ExpertTask& task, size_t begin, size_t end) {
+  linear_range(math.kernels(), {task.expert->w1, task.x, task.gate}, begin, end);
+  linear_range(math.kernels(), {task.expert->w3, task.x, task.up}, begin, end);
+  for (size_t i = 0; i < task.rows.size(); ++i) {
+    const std::span<float> gate = task.gate.row(i).subspan(begin, end - begin);
+    const std::span<float> up = task.up.row(i).subspan(begin, end - begin);
+    math.round(gate);
+    math.round(up);
+    math.kernels().swiglu(gate.data(), up.data(), gate.size(), config.swiglu_limit, task.rows[i].weight, gate.data());
+    math.round(gate);
+    math.quantise(gate);
+  }
+}
+
+/// y = sum of w2 hidden over all experts, outputs [begin, end): each row adds its experts in the order of the tasks,
+/// whatever else is in the pass. `scratch` [most rows of a task, end - begin].
+void run_down(const Math& math, std::span<const ExpertTask> tasks, size_t begin, size_t end, Span2d<float> scratch,
+              Span2d<float> y) {
+  for (size_t row = 0; row < y.rows; ++row)
+    std::ranges::fill(y.row(row).subspan(begin, end - begin), 0.0F);
+  for (const ExpertTask& task : tasks) {
+    const Span2d<float> out = scratch.row_range(0, task.rows.size());
+    linear_range(math.kernels(), {task.expert->w2.rows(begin, end - begin), task.gate, out.col_range(0, end - begin)},
+                 0, end - begin);
+    for (size_t i = 0; i < task.rows.size(); ++i) {
+      const std::span<float> values = out.row(i).first(end - begin);
+      math.round(values);
+      float* sum = y.row(task.rows[i].row).data() + begin;
+      for (size_t c = 0; c < values.size(); ++c)
+        sum[c] += values[c];
     }
   }
+  for (size_t row = 0; row < y.rows; ++row)
+    math.round(y.row(row).subspan(begin, end - begin));
+}
+
+/// Both halves of all experts, each half in one go over all threads.
+void run_experts(const Math& math, const MoeConfig& config, std::span<const ExpertTask> tasks, Arena& arena,
+                 Span2d<float> y) {
+  const size_t inner_tiles = tile_count(tasks.front().gate.cols);
+  math.for_rows(tasks.size() * inner_tiles, [&](size_t job, size_t) {
+    const ExpertTask& task = tasks[job / inner_tiles];
+    const size_t begin = job % inner_tiles * kTileOutputs;
+    run_gate_up(math, config, task, begin, std::min(begin + kTileOutputs, task.gate.cols));
+  });
+  size_t most_rows = 0;
+  for (const ExpertTask& task : tasks)
+    most_rows = std::max(most_rows, task.rows.size());
+  const Span2d<float> scratch = arena.matrix(math.workers() * most_rows, kTileOutputs);
+  math.for_rows(tile_count(y.cols), [&](size_t tile, size_t worker) {
+    const size_t begin = tile * kTileOutputs;
+    run_down(math, tasks, begin, std::min(begin + kTileOutputs, y.cols),
+             scratch.row_range(worker * most_rows, most_rows), y);
+  });
 }
 
 }  // namespace
@@ -128,23 +171,24 @@ void mixture_of_experts(const Math& math, const MoeConfig& config, const MoeWeig
   const ExpertRows rows_of = route(math, config, weights, layer, pass, x);
   const Arena::Scope scope(arena);
   const Span2d<float> grid = arena.matrix(x.rows, x.cols);  // shared by all experts
-  for (size_t row = 0; row < x.rows; ++row) {
+  for (size_t row = 0; row < x.rows; ++row)
     std::ranges::copy(x.row(row), grid.row(row).begin());
-    std::ranges::fill(y.row(row), 0.0F);
-  }
   math.quantise_rows(grid);
-  add_routed_experts(math, config, weights, rows_of, arena, grid, y);
 
+  std::vector<ExpertTask> tasks;
+  for (size_t expert = 0; expert < rows_of.size(); ++expert) {
+    const std::vector<Assignment>& rows = rows_of[expert];
+    if (rows.empty()) continue;
+    const Span2d<float> gathered = arena.matrix(rows.size(), x.cols);
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::ranges::copy(grid.row(rows[i].row), gathered.row(i).begin());
+    tasks.push_back(make_task(weights.experts[expert], rows, arena, gathered));
+  }
   std::vector<Assignment> all_rows(x.rows);
   for (size_t row = 0; row < x.rows; ++row)
     all_rows[row] = {row, 1.0F};
-  const Span2d<float> out = arena.matrix(x.rows, x.cols);
-  run_expert(math, config, weights.shared, arena, all_rows, grid, out);
-  for (size_t row = 0; row < x.rows; ++row) {
-    for (size_t c = 0; c < x.cols; ++c)
-      y.row(row)[c] += out.row(row)[c];
-    math.round(y.row(row));
-  }
+  tasks.push_back(make_task(weights.shared, all_rows, arena, grid));
+  run_experts(math, config, tasks, arena, y);
 }
 
 }  // namespace tidepool
