@@ -2,177 +2,21 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <optional>
-#include <set>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/error.h"
+#include "engine/trace_input.h"
 #include "engine/trace_recorder.h"
 #include "formats/bf16.h"
 
 namespace tidepool {
 
 namespace {
-
-enum class Kind : uint8_t { kPrefill, kDecode, kGreedy, kEngram };
-enum class Variant : uint8_t { kOfficial, kHp, kNoActivationGrid };
-
-[[noreturn]] void refuse(const SafetensorsFile& test_case, ErrorCode code, const std::string& what) {
-  throw Error(code, fmt::format("{}: {}", test_case.path().string(), what));
-}
-
-/// One output tensor of the case.
-struct Wanted {
-  std::string name;
-  std::string base;  ///< without "hp." and layer
-  int64_t layer = -1;
-  Variant variant = Variant::kOfficial;
-  Dtype dtype = Dtype::kF32;
-  std::vector<int64_t> shape;
-};
-
-/// The case's inputs.
-struct CaseInput {
-  Kind kind = Kind::kPrefill;
-  std::vector<InputToken> tokens;  ///< all that are given
-  int64_t prompt_length = 0;
-  std::optional<std::vector<int64_t>> rows;
-};
-
-std::vector<int64_t> read_ints(const SafetensorsFile& test_case, const std::string& name) {
-  const TensorView tensor = test_case.tensor(name);
-  const size_t width = dtype_bytes(tensor.dtype);
-  if (tensor.dtype != Dtype::kI32 && tensor.dtype != Dtype::kI64) {
-    refuse(test_case, ErrorCode::kUnsupported,
-           fmt::format("tensor {} is {}; I32 or I64 expected", name, dtype_name(tensor.dtype)));
-  }
-  std::vector<int64_t> values(tensor.bytes / width);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (tensor.dtype == Dtype::kI64) {
-      std::memcpy(&values[i], tensor.data + i * width, width);
-    } else {
-      int32_t value = 0;
-      std::memcpy(&value, tensor.data + i * width, width);
-      values[i] = value;
-    }
-  }
-  return values;
-}
-
-void append_tokens(const SafetensorsFile& test_case, const std::string& name, const ModelConfig& config,
-                   std::vector<InputToken>& out) {
-  for (const int64_t id : read_ints(test_case, name)) {
-    if (id < 0 || id >= config.vocab_size) {
-      refuse(test_case, ErrorCode::kInvalidArgument,
-             fmt::format("{} holds token {} outside the vocabulary of {}", name, id, config.vocab_size));
-    }
-    out.push_back({static_cast<int32_t>(id), false});
-  }
-}
-
-Kind kind_of(const SafetensorsFile& test_case) {
-  const auto has = [&](std::string_view name) { return test_case.find(name) != nullptr; };
-  if (has("token_types") || has("img0.rgb") || has("sizes")) {
-    refuse(test_case, ErrorCode::kUnsupported, "this is an image case; trace computes text cases only");
-  }
-  if (has("draft_ids") || has("anchor_ids")) {
-    refuse(test_case, ErrorCode::kUnsupported, "this is a draft (DSpark) case; trace computes the backbone only");
-  }
-  if (has("primes") && has("compressed_ids")) return Kind::kEngram;
-  if (has("prompt_ids")) return Kind::kGreedy;
-  if (has("input_ids")) return has("prompt_len") ? Kind::kDecode : Kind::kPrefill;
-  refuse(test_case, ErrorCode::kUnsupported,
-         "no input_ids or prompt_ids; a case is a prefill, decode, greedy or engram file as docs/vectors.md describes");
-}
-
-CaseInput read_input(const SafetensorsFile& test_case, const ModelConfig& config) {
-  CaseInput input;
-  input.kind = kind_of(test_case);
-  if (input.kind == Kind::kEngram) return input;
-  append_tokens(test_case, input.kind == Kind::kGreedy ? "prompt_ids" : "input_ids", config, input.tokens);
-  const auto count = static_cast<int64_t>(input.tokens.size());
-  if (count == 0 || count > config.max_position_embeddings) {
-    refuse(test_case, ErrorCode::kInvalidArgument,
-           fmt::format("{} tokens; from 1 to max_position_embeddings {} can be run", count,
-                       config.max_position_embeddings));
-  }
-  input.prompt_length = count;
-  if (input.kind == Kind::kDecode) {
-    const std::vector<int64_t> length = read_ints(test_case, "prompt_len");
-    if (length.size() != 1 || length[0] < 1 || length[0] > count) {
-      refuse(test_case, ErrorCode::kInvalidArgument, "prompt_len must be one number from 1 to the number of tokens");
-    }
-    input.prompt_length = length[0];
-  }
-  if (test_case.find("rows") != nullptr) {
-    input.rows = read_ints(test_case, "rows");
-    for (const int64_t row : *input.rows) {
-      if (row < 0 || row >= count) {
-        refuse(test_case, ErrorCode::kInvalidArgument, fmt::format("rows holds {}, outside the {} tokens", row, count));
-      }
-    }
-  }
-  return input;
-}
-
-bool is_input(std::string_view name) {
-  constexpr std::array kInputs{"input_ids", "prompt_ids", "prompt_len", "follow_ids", "rows", "compressed_ids"};
-  return std::ranges::find(kInputs, name) != kInputs.end();
-}
-
-/// Spreads the reference measured on itself, and its literal decode with stale index keys: nothing to compute.
-bool is_reference_only(std::string_view name) {
-  return name.starts_with("row_") || name == "logits_literal";
-}
-
-/// Splits "hp.topk.5" into its parts.
-Wanted parse_name(const SafetensorsFile::Entry& entry) {
-  Wanted wanted{entry.name, entry.name, -1, Variant::kOfficial, entry.dtype, entry.shape};
-  if (wanted.base.starts_with("hp.")) {
-    wanted.variant = Variant::kHp;
-    wanted.base.erase(0, 3);
-  }
-  const size_t dot = wanted.base.rfind('.');
-  if (dot != std::string::npos) {
-    const char* begin = wanted.base.data() + dot + 1;
-    const char* end = wanted.base.data() + wanted.base.size();
-    int64_t layer = 0;
-    if (std::from_chars(begin, end, layer).ptr == end && begin != end) {
-      wanted.layer = layer;
-      wanted.base.resize(dot);
-    }
-  }
-  if (wanted.base == "logits_hp") wanted.variant = Variant::kHp;
-  if (wanted.base == "logits_noactq") wanted.variant = Variant::kNoActivationGrid;
-  if (wanted.base.starts_with("logits_")) wanted.base = "logits";
-  return wanted;
-}
-
-/// The outputs to compute under `numerics`; the rest goes to `not_computed`.
-std::vector<Wanted> wanted_outputs(const SafetensorsFile& test_case, TraceOptions::Numerics numerics,
-                                   std::vector<std::string>& not_computed) {
-  std::vector<Wanted> result;
-  for (const SafetensorsFile::Entry& entry : test_case.entries()) {
-    if (is_input(entry.name)) continue;
-    Wanted wanted = parse_name(entry);
-    const bool is_skipped = is_reference_only(entry.name) ||
-                            (numerics == TraceOptions::Numerics::kOfficial && wanted.variant != Variant::kOfficial);
-    if (is_skipped) {
-      not_computed.push_back(entry.name);
-      continue;
-    }
-    if (numerics == TraceOptions::Numerics::kHp && wanted.variant == Variant::kOfficial) wanted.variant = Variant::kHp;
-    result.push_back(std::move(wanted));
-  }
-  return result;
-}
 
 /// One run of the case under one variant.
 struct Run {
@@ -185,11 +29,11 @@ int64_t argmax(std::span<const float> values) {
   return std::ranges::max_element(values) - values.begin();
 }
 
-std::string key_of(const Wanted& wanted) {
+std::string key_of(const WantedTensor& wanted) {
   return wanted.layer < 0 ? wanted.base : fmt::format("{}.{}", wanted.base, wanted.layer);
 }
 
-void request_keys(const Wanted& wanted, const ModelConfig& config, TraceRecorder& recorder) {
+void request_keys(const WantedTensor& wanted, const ModelConfig& config, TraceRecorder& recorder) {
   recorder.request(key_of(wanted));
   if (wanted.base == "next_id" || wanted.base == "rel_vs_prefill") recorder.request("logits");
   if (wanted.base == "output_ids" || wanted.base == "top2_gap") recorder.request("logits");
@@ -239,7 +83,7 @@ void run_greedy(const Model& model, const Runtime& runtime, Arena& arena, Sequen
   }
 }
 
-void compare_with_prefill(const Model& model, const Runtime& runtime, Arena& arena, const CaseInput& input,
+void compare_with_prefill(const Model& model, const Runtime& runtime, Arena& arena, const TraceInput& input,
                           const TraceOptions& options, Run& run) {
   TraceRecorder whole;
   whole.request("logits");
@@ -258,14 +102,14 @@ void compare_with_prefill(const Model& model, const Runtime& runtime, Arena& are
   }
 }
 
-void run_variant(const Model& model, const Runtime& runtime, const CaseInput& input, const TraceOptions& options,
-                 const std::vector<Wanted>& outputs, Run& run) {
+void run_variant(const Model& model, const Runtime& runtime, const TraceInput& input, const TraceOptions& options,
+                 const std::vector<WantedTensor>& outputs, Run& run) {
   size_t greedy_count = 0;
   bool wants_rel = false;
-  for (const Wanted& wanted : outputs) {
+  for (const WantedTensor& wanted : outputs) {
     request_keys(wanted, model.config(), run.recorder);
     wants_rel = wants_rel || wanted.base == "rel_vs_prefill";
-    const bool is_greedy_output = input.kind == Kind::kGreedy && !wanted.shape.empty();
+    const bool is_greedy_output = input.kind == TraceKind::kGreedy && !wanted.shape.empty();
     if (is_greedy_output) greedy_count = std::max(greedy_count, static_cast<size_t>(wanted.shape[0]));
   }
   if (input.rows) run.recorder.limit_positions({input.rows->begin(), input.rows->end()});
@@ -288,13 +132,13 @@ struct OutputRows {
 };
 
 /// Which positions (or entries) the rows of a tensor stand for.
-std::vector<int64_t> row_indices(const CaseInput& input, const Wanted& wanted) {
+std::vector<int64_t> row_indices(const TraceInput& input, const WantedTensor& wanted) {
   std::vector<int64_t> indices;
   const auto count = wanted.shape.empty() ? int64_t{0} : wanted.shape[0];
   if (input.rows && !TraceRecorder::is_per_entry(wanted.base)) return *input.rows;
   const auto all = static_cast<int64_t>(input.tokens.size());
   const bool is_per_entry = TraceRecorder::is_per_entry(wanted.base);
-  const bool starts_at_prompt_end = input.kind == Kind::kGreedy || (count != all && !is_per_entry);
+  const bool starts_at_prompt_end = input.kind == TraceKind::kGreedy || (count != all && !is_per_entry);
   const int64_t first = starts_at_prompt_end ? input.prompt_length - 1 : 0;
   for (int64_t i = 0; i < count; ++i)
     indices.push_back(first + i);
@@ -330,8 +174,8 @@ std::vector<double> joined_row(const TraceRecorder& recorder, std::string_view b
   return result;
 }
 
-std::vector<double> output_row(const Run& run, const ModelConfig& config, const CaseInput& input, const Wanted& wanted,
-                               int64_t index) {
+std::vector<double> output_row(const Run& run, const ModelConfig& config, const TraceInput& input,
+                               const WantedTensor& wanted, int64_t index) {
   const TraceRecorder& recorder = run.recorder;
   if (wanted.base == "next_id" || wanted.base == "top2_gap") {
     std::vector<double> logits = recorded_row(recorder, "logits", index);
@@ -358,7 +202,7 @@ std::vector<double> output_row(const Run& run, const ModelConfig& config, const 
 }
 
 /// What an unused or uncomputed place holds.
-double filler(const Wanted& wanted) {
+double filler(const WantedTensor& wanted) {
   if (wanted.base == "index_score") return -std::numeric_limits<double>::infinity();
   if (wanted.dtype == Dtype::kBf16 || wanted.dtype == Dtype::kF32) return std::numeric_limits<double>::quiet_NaN();
   return wanted.dtype == Dtype::kBool ? 0 : -1;
@@ -382,17 +226,18 @@ void write_value(Dtype dtype, double value, std::byte* out) {
   }
 }
 
-TraceTensor make_tensor(const SafetensorsFile& test_case, const CaseInput& input, const Run& run,
-                        const ModelConfig& config, const Wanted& wanted) {
+TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& input, const Run& run,
+                        const ModelConfig& config, const WantedTensor& wanted) {
   TraceTensor tensor{wanted.name, wanted.dtype, wanted.shape, {}};
   std::vector<int64_t> indices = row_indices(input, wanted);
-  Wanted source = wanted;
+  WantedTensor source = wanted;
   if (wanted.base == "main_hidden_last") {
     source.base = "main_hidden";
     indices = {input.prompt_length - 1};
     tensor.shape.insert(tensor.shape.begin(), 1);
   }
-  if (tensor.shape.empty()) refuse(test_case, ErrorCode::kUnsupported, "tensor " + wanted.name + " has no dimensions");
+  if (tensor.shape.empty())
+    refuse_case(test_case, ErrorCode::kUnsupported, "tensor " + wanted.name + " has no dimensions");
   tensor.shape[0] = static_cast<int64_t>(indices.size());
   size_t width = 1;
   for (size_t i = 1; i < tensor.shape.size(); ++i)
@@ -405,8 +250,8 @@ TraceTensor make_tensor(const SafetensorsFile& test_case, const CaseInput& input
     was_computed = was_computed || !row.empty();
     const bool may_be_short = wanted.base == "topk" || wanted.base == "index_score" || wanted.base == "candidates";
     if (row.size() > width || (!row.empty() && !may_be_short && row.size() != width)) {
-      refuse(test_case, ErrorCode::kInvalidArgument,
-             fmt::format("tensor {} has rows of {} values, this model gives {}", wanted.name, width, row.size()));
+      refuse_case(test_case, ErrorCode::kInvalidArgument,
+                  fmt::format("tensor {} has rows of {} values, this model gives {}", wanted.name, width, row.size()));
     }
     for (size_t c = 0; c < width; ++c) {
       write_value(wanted.dtype, c < row.size() ? row[c] : filler(wanted),
@@ -418,7 +263,7 @@ TraceTensor make_tensor(const SafetensorsFile& test_case, const CaseInput& input
   return tensor;
 }
 
-TraceTensor int_tensor(const Wanted& wanted, const std::vector<int64_t>& values) {
+TraceTensor int_tensor(const WantedTensor& wanted, const std::vector<int64_t>& values) {
   TraceTensor tensor{wanted.name, wanted.dtype, wanted.shape, {}};
   const size_t value_bytes = dtype_bytes(wanted.dtype);
   tensor.data.resize(values.size() * value_bytes);
@@ -430,16 +275,17 @@ TraceTensor int_tensor(const Wanted& wanted, const std::vector<int64_t>& values)
 
 /// An n-gram hash case: constants and row ids from compressed token ids.
 std::vector<TraceTensor> trace_engram(const Model& model, const SafetensorsFile& test_case,
-                                      const std::vector<Wanted>& outputs, std::vector<std::string>& not_computed) {
+                                      const std::vector<WantedTensor>& outputs,
+                                      std::vector<std::string>& not_computed) {
   const EngramHash* hash = model.engram_hash();
-  if (hash == nullptr) refuse(test_case, ErrorCode::kUnsupported, "an Engram case, but this model has no Engram");
+  if (hash == nullptr) refuse_case(test_case, ErrorCode::kUnsupported, "an Engram case, but this model has no Engram");
   const EngramConfig& config = *model.config().engram;
   std::map<std::string, std::vector<int64_t>, std::less<>> values;
   const auto append = [&](const std::string& name, std::span<const int64_t> part) {
     values[name].insert(values[name].end(), part.begin(), part.end());
   };
   std::vector<int32_t> compressed;
-  for (const int64_t id : read_ints(test_case, "compressed_ids"))
+  for (const int64_t id : read_trace_ints(test_case, "compressed_ids"))
     compressed.push_back(static_cast<int32_t>(id));
   for (size_t slot = 0; slot < config.layer_ids.size(); ++slot) {
     append("primes", hash->primes(slot));
@@ -459,7 +305,7 @@ std::vector<TraceTensor> trace_engram(const Model& model, const SafetensorsFile&
   append("compressed_vocab", std::array{config.compressed_vocab_size});
   append("token_map", std::vector<int64_t>(hash->token_map().begin(), hash->token_map().end()));
   std::vector<TraceTensor> result;
-  for (const Wanted& wanted : outputs) {
+  for (const WantedTensor& wanted : outputs) {
     const auto found = values.find(wanted.name);
     if (found == values.end()) {
       not_computed.push_back(wanted.name);
@@ -467,7 +313,8 @@ std::vector<TraceTensor> trace_engram(const Model& model, const SafetensorsFile&
     }
     TraceTensor tensor = int_tensor(wanted, found->second);
     if (tensor_bytes(tensor.dtype, tensor.shape) != tensor.data.size()) {
-      refuse(test_case, ErrorCode::kInvalidArgument, "tensor " + wanted.name + " belongs to another Engram config");
+      refuse_case(test_case, ErrorCode::kInvalidArgument,
+                  "tensor " + wanted.name + " belongs to another Engram config");
     }
     result.push_back(std::move(tensor));
   }
@@ -479,22 +326,22 @@ std::vector<TraceTensor> trace_engram(const Model& model, const SafetensorsFile&
 TraceResult trace_case(const TraceSetup& setup, const SafetensorsFile& test_case, const TraceOptions& options) {
   TraceResult result;
   const ModelConfig& config = setup.official.config();
-  const CaseInput input = read_input(test_case, config);
-  const std::vector<Wanted> outputs = wanted_outputs(test_case, options.numerics, result.not_computed);
-  if (input.kind == Kind::kEngram) {
+  const TraceInput input = read_trace_input(test_case, config);
+  const std::vector<WantedTensor> outputs = wanted_tensors(test_case, options.numerics, result.not_computed);
+  if (input.kind == TraceKind::kEngram) {
     result.tensors = trace_engram(setup.official, test_case, outputs, result.not_computed);
     return result;
   }
-  constexpr std::array kVariants{Variant::kOfficial, Variant::kHp, Variant::kNoActivationGrid};
+  constexpr std::array kVariants{TraceVariant::kOfficial, TraceVariant::kHp, TraceVariant::kNoActivationGrid};
   const std::array models{&setup.official, &setup.hp, &setup.without_activation_grid};
   for (size_t v = 0; v < kVariants.size(); ++v) {
-    std::vector<Wanted> of_variant;
+    std::vector<WantedTensor> of_variant;
     std::ranges::copy_if(outputs, std::back_inserter(of_variant),
-                         [&](const Wanted& wanted) { return wanted.variant == kVariants[v]; });
+                         [&](const WantedTensor& wanted) { return wanted.variant == kVariants[v]; });
     if (of_variant.empty()) continue;
     Run run;
     run_variant(*models[v], setup.runtime, input, options, of_variant, run);
-    for (const Wanted& wanted : of_variant) {
+    for (const WantedTensor& wanted : of_variant) {
       TraceTensor tensor = make_tensor(test_case, input, run, config, wanted);
       if (tensor.name.empty()) {
         result.not_computed.push_back(wanted.name);
