@@ -11,10 +11,10 @@ namespace tidepool {
 namespace {
 
 TEST(ThreadPool, EveryIndexRunsOnceWhateverTheNumberOfThreads) {
-  for (const size_t threads : {1, 2, 3, 8}) {
+  for (const size_t threads : {1U, 2U, 3U, 8U}) {
     ThreadPool pool(threads);
     ASSERT_EQ(pool.thread_count(), threads);
-    for (const size_t count : {0, 1, 2, 7, 1000}) {
+    for (const size_t count : {0U, 1U, 2U, 7U, 1000U}) {
       std::vector<std::atomic<int>> calls(count);
       pool.run(count, [&](size_t index, size_t /*worker*/) { calls[index].fetch_add(1); });
       for (size_t i = 0; i < count; ++i)
@@ -49,7 +49,7 @@ TEST(ThreadPool, PlainWritesOfBodiesAreSeenByTheCallerAndByTheNextJob) {
 }
 
 TEST(ThreadPool, AnExceptionOfABodyIsRethrownAndThePoolStaysUsable) {
-  for (const size_t threads : {1, 4}) {
+  for (const size_t threads : {1U, 4U}) {
     ThreadPool pool(threads);
     try {
       pool.run(100, [](size_t index, size_t /*worker*/) {

@@ -102,7 +102,7 @@ std::vector<float> attend_exactly(const Query& query, const PackedRows& window, 
 TEST_P(Attention, IsTheFormulaForEveryFormatAndCount) {
   Random random(1);
   for (const auto& [heads, width] : {std::pair<size_t, size_t>{1, 64}, {3, 64}, {5, 512}, {64, 64}, {2, 32}}) {
-    for (const size_t count : {0, 1, 15, 16, 17, 64, 65, 200}) {
+    for (const size_t count : {0U, 1U, 15U, 16U, 17U, 64U, 65U, 200U}) {
       const RowFormat window_format = kFormats[random.below(4)];
       const RowFormat global_format = kFormats[random.below(4)];
       for (const auto& [in_window, in_global] :
@@ -254,7 +254,7 @@ TEST_P(IndexScores, AgreeWithTheReference) {
   Random random(1);
   for (const RowFormat format : kFormats) {
     for (const auto& [heads, width] : {std::pair<size_t, size_t>{1, 32}, {8, 32}, {9, 64}, {32, 128}}) {
-      for (const size_t count : {0, 1, 7, 8, 15, 16, 17, 1000}) {
+      for (const size_t count : {0U, 1U, 7U, 8U, 15U, 16U, 17U, 1000U}) {
         const Index index(random, heads, width, count, format, 4);
         for (const bool round : {false, true}) {
           const std::vector<float> expected = score(reference_kernels(), index, count, round);

@@ -9,7 +9,7 @@
 namespace tidepool::kernels {
 namespace {
 
-constexpr size_t kLanes = Vec::kLanes;
+inline constexpr size_t kLanes = Vec::kLanes;
 
 struct FloatTable {
   float value[256];
@@ -27,7 +27,7 @@ constexpr FloatTable e4m3_values() {
   }
   return table;
 }
-constexpr FloatTable kE4m3Values = e4m3_values();
+inline constexpr FloatTable kE4m3Values = e4m3_values();
 
 /// kLanes values of a row from `column` on, a multiple of kLanes; past the end of a kFloat32 row they are zero.
 template <RowFormat kFormat>
@@ -54,7 +54,7 @@ void decode_row_as(const std::byte* row, size_t width, float* out) {
   }
 }
 
-void decode_row(RowFormat format, const std::byte* row, size_t width, float* out) {
+inline void decode_row(RowFormat format, const std::byte* row, size_t width, float* out) {
   switch (format) {
     case RowFormat::kFp8Block32: return decode_row_as<RowFormat::kFp8Block32>(row, width, out);
     case RowFormat::kFp4Block16: return decode_row_as<RowFormat::kFp4Block16>(row, width, out);
@@ -64,8 +64,8 @@ void decode_row(RowFormat format, const std::byte* row, size_t width, float* out
 }
 
 /// Rows and heads whose kLanes sums sit in registers together; Vec::sums then adds them up at once.
-constexpr size_t kTileRows = 4;
-constexpr size_t kTileHeads = kLanes / kTileRows;
+inline constexpr size_t kTileRows = 4;
+inline constexpr size_t kTileHeads = kLanes / kTileRows;
 
 /// The scratch of one call and what it holds between blocks.
 struct AttentionState {
@@ -86,7 +86,7 @@ struct AttentionState {
 };
 
 /// p[h, j] = scale * q[h] . row[j] for one tile. Heads and rows past the end repeat the last one.
-void score_tile(const AttentionState& state, size_t first_head, size_t first_row, size_t count) {
+inline void score_tile(const AttentionState& state, size_t first_head, size_t first_row, size_t count) {
   const AttentionArgs& args = state.args;
   const float* head[kTileHeads];
   const float* row[kTileRows];
@@ -117,7 +117,7 @@ void score_tile(const AttentionState& state, size_t first_head, size_t first_row
 }
 
 /// Scores of one head become probabilities; the head's max and sum move on.
-void normalise_head(const AttentionState& state, size_t head, size_t count) {
+inline void normalise_head(const AttentionState& state, size_t head, size_t count) {
   constexpr size_t kVectors = kAttentionBlock / kLanes;
   float* p = state.p + head * kAttentionBlock;
   for (size_t j = count; j < kAttentionBlock; ++j)
@@ -178,7 +178,7 @@ void value_tile(const AttentionState& state, size_t first_head, size_t first_col
   }
 }
 
-void attend_block(const AttentionState& state, size_t first, size_t count) {
+inline void attend_block(const AttentionState& state, size_t first, size_t count) {
   const AttentionArgs& args = state.args;
   for (size_t j = 0; j < count; ++j) {
     const size_t index = first + j;
@@ -205,7 +205,7 @@ void attend_block(const AttentionState& state, size_t first, size_t count) {
   }
 }
 
-void sparse_attention_rows(const AttentionArgs& args) {
+inline void sparse_attention_rows(const AttentionArgs& args) {
   const size_t total = args.window.count + args.global.count;
   for (size_t i = 0; i < args.heads * args.width; ++i)
     args.out[i] = 0;
@@ -232,7 +232,7 @@ template <int... kNibble>
 TIDEPOOL_INLINE void store_nibbles(Vec::Nibbles nibbles, Vec::F scale, float* keys) {
   (Vec::store(keys + kNibble * kLanes, Vec::mul(Vec::decode_nibble<kNibble>(nibbles), scale)), ...);
 }
-void transpose_fp4_keys(const std::byte* const* key, size_t width, float* keys) {
+inline void transpose_fp4_keys(const std::byte* const* key, size_t width, float* keys) {
   for (size_t block = 0; block < width / 32; ++block) {
     float scales[kLanes];
     for (size_t l = 0; l < kLanes; ++l)
@@ -255,7 +255,7 @@ void transpose_keys(const std::byte* const* key, size_t width, float* keys) {
     }
   }
 }
-void transpose_keys(RowFormat format, const std::byte* const* key, size_t width, float* keys) {
+inline void transpose_keys(RowFormat format, const std::byte* const* key, size_t width, float* keys) {
   switch (format) {
     case RowFormat::kFp8Block32: return transpose_keys<RowFormat::kFp8Block32>(key, width, keys);
     case RowFormat::kFp4Block16: return transpose_keys<RowFormat::kFp4Block16>(key, width, keys);
@@ -285,7 +285,7 @@ TIDEPOOL_INLINE Vec::F add_heads(const IndexScoreArgs& args, size_t first_head, 
   return score;
 }
 
-void index_scores_rows(const IndexScoreArgs& args) {
+inline void index_scores_rows(const IndexScoreArgs& args) {
   // Eight independent sums hide the latency of the fused multiplication.
   constexpr size_t kHeads = 8;
   for (size_t j = 0; j < args.count; j += kLanes) {

@@ -94,7 +94,7 @@ TEST_P(GoldenKernels, Fp4Weights) {
                              .data = weight.data,
                              .scales = reinterpret_cast<const uint8_t*>(scale.data)};
   const std::vector<float> expected = golden_.floats("fp4_w.deq");
-  std::vector<float> unit(96 * 96, 0.0F);
+  std::vector<float> unit(size_t{96} * 96, 0.0F);
   for (size_t i = 0; i < 96; ++i)
     unit[i * 96 + i] = 1;
   const std::vector<float> y = testing::run_linear(table(), matrix, unit, 96);
@@ -118,7 +118,7 @@ TEST_P(GoldenKernels, SparseAttention) {
   const std::vector<float> q = golden_.floats("sparse_attn.q");
   const std::vector<float> kv = golden_.floats("sparse_attn.kv");
   const std::vector<float> sink = golden_.floats("sparse_attn.sink");
-  std::vector<int32_t> index(6 * 150);
+  std::vector<int32_t> index(size_t{6} * 150);
   std::memcpy(index.data(), golden_.view("sparse_attn.idx").data, index.size() * sizeof(int32_t));
   for (const bool round : {false, true}) {
     std::vector<float> out(q.size());
@@ -127,7 +127,7 @@ TEST_P(GoldenKernels, SparseAttention) {
       std::vector<const std::byte*> rows;
       for (size_t i = 0; i < 150; ++i) {
         const int32_t row = index[t * 150 + i];
-        if (row >= 0) rows.push_back(reinterpret_cast<const std::byte*>(kv.data() + row * 64));
+        if (row >= 0) rows.push_back(reinterpret_cast<const std::byte*>(kv.data() + ptrdiff_t{row} * 64));
       }
       table().sparse_attention({.q = q.data() + t * 256,
                                 .heads = 4,
@@ -172,7 +172,7 @@ TEST_P(GoldenKernels, IndexScores) {
       pack_row(format, std::span(k).subspan(j * 32, 32), std::span(keys).subspan(j * stride, stride));
     }
     for (const bool round : {false, true}) {
-      std::vector<float> scores(5 * 24);
+      std::vector<float> scores(size_t{5} * 24);
       std::vector<float> scratch(index_scratch_floats(32));
       for (size_t t = 0; t < 5; ++t) {
         table().index_scores({.q = q.data() + t * 256,
@@ -214,7 +214,7 @@ TEST_P(GoldenKernels, HyperConnections) {
   const std::vector<float> pre = golden_.floats("hc.pre");
   const std::vector<float> post = golden_.floats("hc.post");
   const std::vector<float> comb = golden_.floats("hc.comb");
-  std::vector<float> collapsed(6 * 64);
+  std::vector<float> collapsed(size_t{6} * 64);
   for (size_t t = 0; t < 6; ++t) {
     table().hc_collapse(stream.data() + t * 256, pre.data() + t * 4, 4, 64, collapsed.data() + t * 64);
     table().hc_expand(stream.data() + t * 256, sub.data() + t * 64, post.data() + t * 4, comb.data() + t * 16, 4, 64);

@@ -54,12 +54,12 @@ TEST_P(Linear, AgreesWithTheReferenceOnRaggedShapes) {
   Random random(1);
   for (const MatrixFormat format : kFormats) {
     const bool is_fp4 = format == MatrixFormat::kFp4Block32;
-    for (const size_t in : {32, 64, 96, 128, 160, 224, 256, 544}) {
-      for (const size_t out : {1, 2, 3, 4, 5, 31, 33, 40}) {
+    for (const size_t in : {32U, 64U, 96U, 128U, 160U, 224U, 256U, 544U}) {
+      for (const size_t out : {1U, 2U, 3U, 4U, 5U, 31U, 33U, 40U}) {
         // Tails of all kinds where the format has them.
         const size_t width = is_fp4 ? in : in - out % 32;
         const OwnedMatrix matrix = testing::random_matrix(random, format, out, width);
-        for (const size_t rows : {0, 1, 2, 3, 5, 17}) {
+        for (const size_t rows : {0U, 1U, 2U, 3U, 5U, 17U}) {
           SCOPED_TRACE(::testing::Message() << "format " << static_cast<int>(format) << " out " << out << " in "
                                             << width << " rows " << rows);
           expect_like_reference(table(), matrix, random.values(rows * width), rows);
@@ -73,7 +73,7 @@ TEST_P(Linear, AgreesWithTheReferenceOnWidthsThatDoNotFitThePackingBufferAtOnce)
   Random random(2);
   for (const MatrixFormat format : kFormats) {
     const OwnedMatrix matrix = testing::random_matrix(random, format, 5, 20512);
-    for (const size_t rows : {1, 7, 17})
+    for (const size_t rows : {1U, 7U, 17U})
       expect_like_reference(table(), matrix, random.values(rows * 20512), rows);
   }
 }
@@ -82,7 +82,7 @@ TEST_P(Linear, ARowDoesNotDependOnItsNeighboursNorAnOutputOnTheRange) {
   Random random(3);
   for (const MatrixFormat format : kFormats) {
     constexpr size_t kOut = 75;
-    constexpr size_t kIn = 32 * 11;
+    constexpr size_t kIn = size_t{32} * 11;
     constexpr size_t kRows = 21;
     const OwnedMatrix matrix = testing::random_matrix(random, format, kOut, kIn);
     const std::vector<float> x = random.values(kRows * kIn);
@@ -95,10 +95,10 @@ TEST_P(Linear, ARowDoesNotDependOnItsNeighboursNorAnOutputOnTheRange) {
         ASSERT_TRUE(testing::same_bits(alone[o], whole[r * kOut + o])) << "row " << r << " output " << o;
       }
     }
-    for (const size_t rows : {1, 3, 21}) {
+    for (const size_t rows : {1U, 3U, 21U}) {
       std::vector<float> parts(rows * kOut, -7.0F);
       size_t begin = 0;
-      for (const size_t end : {1, 4, 33, 34, 64, 75}) {
+      for (const size_t end : {1U, 4U, 33U, 34U, 64U, 75U}) {
         testing::linear_of(table(), format)({.weight = matrix.view,
                                              .x = x.data(),
                                              .x_stride = kIn,
@@ -118,7 +118,7 @@ TEST_P(Linear, ARowDoesNotDependOnItsNeighboursNorAnOutputOnTheRange) {
 TEST_P(Linear, OnlyTheAskedOutputsAreWritten) {
   Random random(4);
   const OwnedMatrix matrix = testing::random_matrix(random, MatrixFormat::kFp4Block32, 40, 64);
-  for (const size_t rows : {1, 6}) {
+  for (const size_t rows : {1U, 6U}) {
     const std::vector<float> x = random.values(rows * 64);
     std::vector<float> y(rows * 48, 123.0F);
     table().linear_fp4({.weight = matrix.view,
@@ -140,7 +140,7 @@ TEST_P(Linear, EveryFp8CodeHasItsValueInEveryLane) {
   for (size_t column = 0; column < kIn; column += 7) {
     OwnedMatrix matrix;
     matrix.data.assign(256 * kIn, std::byte{0});
-    matrix.scales.assign(8 * 5, 127);
+    matrix.scales.assign(40, 127);
     matrix.view = {.format = MatrixFormat::kFp8Tile32,
                    .out = 256,
                    .in = kIn,
@@ -151,7 +151,7 @@ TEST_P(Linear, EveryFp8CodeHasItsValueInEveryLane) {
     std::vector<float> x(4 * kIn, 0.0F);
     for (size_t r = 0; r < 4; ++r)
       x[r * kIn + column] = 1;
-    for (const size_t rows : {1, 4}) {
+    for (const size_t rows : {1U, 4U}) {
       const std::vector<float> y = testing::run_linear(table(), matrix.view, x, rows);
       for (size_t i = 0; i < y.size(); ++i) {
         // The definition: (-1)^s (1 + m / 8) 2^(e - 7), subnormals m 2^-9, 0x7f NaN.
@@ -172,7 +172,7 @@ TEST_P(Linear, EveryFp4CodeHasItsValueInEveryLane) {
   for (size_t column = 0; column < kIn; ++column) {
     OwnedMatrix matrix;
     matrix.data.assign(16 * kIn / 2, std::byte{0});
-    matrix.scales.assign(16 * 5, 127);
+    matrix.scales.assign(80, 127);
     matrix.view = {.format = MatrixFormat::kFp4Block32,
                    .out = 16,
                    .in = kIn,
@@ -192,7 +192,7 @@ TEST_P(Linear, EveryFp4CodeHasItsValueInEveryLane) {
 /// All 256 codes of the scale, on one weight of 1: 2^(code - 127), the first a subnormal, the last NaN.
 TEST_P(Linear, EveryScaleCodeHasItsValue) {
   for (const MatrixFormat format : {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32}) {
-    constexpr size_t kIn = 32 * 256;
+    constexpr size_t kIn = size_t{32} * 256;
     OwnedMatrix matrix;
     const bool is_fp8 = format == MatrixFormat::kFp8Tile32;
     matrix.data.assign(matrix_row_bytes(format, kIn), is_fp8 ? std::byte{0x38} : std::byte{0x22});  // ones
@@ -216,7 +216,7 @@ TEST_P(Linear, ANaNWeightMakesItsOwnOutputNaNAndNoOther) {
   Random random(5);
   OwnedMatrix matrix = testing::random_matrix(random, MatrixFormat::kFp8Tile32, 40, 96);
   matrix.data[11 * 96 + 95] = std::byte{0xff};
-  for (const size_t rows : {1, 5}) {
+  for (const size_t rows : {1U, 5U}) {
     const std::vector<float> y = testing::run_linear(table(), matrix.view, std::vector<float>(rows * 96, 0.0F), rows);
     for (size_t i = 0; i < y.size(); ++i)
       EXPECT_EQ(std::isnan(y[i]), i % 40 == 11) << i;

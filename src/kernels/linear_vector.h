@@ -16,9 +16,9 @@
 namespace tidepool::kernels {
 namespace {
 
-constexpr size_t kLanes = Vec::kLanes;
+inline constexpr size_t kLanes = Vec::kLanes;
 /// Columns that share a scale.
-constexpr size_t kBlock = 32;
+inline constexpr size_t kBlock = 32;
 
 /// `count` values of one row, in the format's order, filled up with zeros to whole groups.
 template <typename Format>
@@ -44,8 +44,8 @@ TIDEPOOL_INLINE void pack_straight(const float* x, float* packed) {
     Vec::store(packed + v * kLanes, Vec::load(x + v * kLanes));
 }
 
-/// Far enough ahead that memory answers in time also while other cores load it (1 to 4 KiB measured a third slower),
-constexpr size_t kPrefetchBytes = 8192;
+/// Far enough ahead that memory answers in time also while other cores load it; 4 KiB and less were slower.
+inline constexpr size_t kPrefetchBytes = 8192;
 
 /// One output's weights.
 template <typename Format>
@@ -175,7 +175,7 @@ void dot_direct(const LinearArgs& args, size_t first_output, const float* packed
   }
 }
 
-constexpr size_t kDirectOutputs = 2;
+inline constexpr size_t kDirectOutputs = 2;
 
 template <typename Format, size_t kRows>
 void linear_direct(const LinearArgs& args, const float* packed, size_t stride, float* y) {
@@ -190,10 +190,10 @@ void linear_direct(const LinearArgs& args, const float* packed, size_t stride, f
 /// Many rows: the weights of a few outputs are decoded, some groups at a time, into a tile that stays in the first
 /// cache, and multiplied with four rows at a time. With 16 lanes (and 32 registers) that is 16 sums in registers and
 /// half a load per multiplication; with 8 lanes (16 registers) 8 sums.
-constexpr size_t kTileOutputs = Vec::kLanes / 4;
-constexpr size_t kTileRows = 4;
-constexpr size_t kTileGroups = 4;
-constexpr size_t kRowsMax = 16;
+inline constexpr size_t kTileOutputs = Vec::kLanes / 4;
+inline constexpr size_t kTileRows = 4;
+inline constexpr size_t kTileGroups = 4;
+inline constexpr size_t kRowsMax = 16;
 
 template <typename Format>
 struct alignas(64) Tile {
@@ -278,9 +278,7 @@ void linear_tiled(const LinearArgs& args, const float* packed, size_t stride, si
 }
 
 /// Activations packed on the stack at once: 512 KiB, a quarter of the second-level cache of the machines this is for.
-constexpr size_t kPackedFloats = 131072;
-/// From here on a decoded tile is used often enough to pay for being stored.
-constexpr size_t kTiledFrom = 4;
+inline constexpr size_t kPackedFloats = 131072;
 
 template <typename Format>
 void linear_packed(const LinearArgs& args, const float* packed, size_t stride, size_t rows, float* y) {
@@ -288,6 +286,7 @@ void linear_packed(const LinearArgs& args, const float* packed, size_t stride, s
     case 1: return linear_direct<Format, 1>(args, packed, stride, y);
     case 2: return linear_direct<Format, 2>(args, packed, stride, y);
     case 3: return linear_direct<Format, 3>(args, packed, stride, y);
+    // From four rows on a decoded tile is used often enough to pay for being stored.
     default: return linear_tiled<Format>(args, packed, stride, rows, y);
   }
 }

@@ -87,7 +87,7 @@ TEST_P(Rows, QuantiseFp8IsIdempotent) {
 
 TEST_P(Rows, RopeGivesTheReferencesBitsAndTurnsBack) {
   Random random(4);
-  for (const size_t pairs : {0, 1, 3, 4, 5, 7, 8, 9, 16, 32}) {
+  for (const size_t pairs : {0U, 1U, 3U, 4U, 5U, 7U, 8U, 9U, 16U, 32U}) {
     const std::vector<float> x = random.values(2 * pairs);
     std::vector<float> cos(pairs);
     std::vector<float> sin(pairs);
@@ -172,7 +172,7 @@ TEST_P(Rows, SwigluLetsNaNThrough) {
 
 TEST_P(Rows, HyperConnectionsGiveTheReferencesBits) {
   Random random(7);
-  for (const size_t streams : {1, 2, 4, 8}) {
+  for (const size_t streams : {1U, 2U, 4U, 8U}) {
     for (const size_t width : kCounts) {
       const std::vector<float> stream = random.values(streams * width);
       const std::vector<float> y = random.values(width);

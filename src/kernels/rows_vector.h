@@ -9,9 +9,9 @@
 namespace tidepool::kernels {
 namespace {
 
-constexpr size_t kLanes = Vec::kLanes;
+inline constexpr size_t kLanes = Vec::kLanes;
 
-void rms_norm_rows(const float* x, const Bf16* weight, size_t count, float eps, float* y) {
+inline void rms_norm_rows(const float* x, const Bf16* weight, size_t count, float eps, float* y) {
   // Four sums hide the latency of the addition.
   Vec::F sum[4] = {Vec::zero(), Vec::zero(), Vec::zero(), Vec::zero()};
   for (size_t i = 0; i < count; i += 4 * kLanes) {
@@ -52,7 +52,7 @@ inline float fp8_scale(float amax) {
   return e8m0_value(static_cast<uint8_t>((bits >> 23) + ((bits & 0x7fffffU) != 0 ? 1 : 0)));
 }
 
-void quantise_fp8_rows(float* x, size_t count) {
+inline void quantise_fp8_rows(float* x, size_t count) {
   constexpr size_t kBlock = 32;
   constexpr size_t kVectors = kBlock / kLanes;
   for (size_t begin = 0; begin < count; begin += kBlock) {
@@ -76,13 +76,13 @@ void quantise_fp8_rows(float* x, size_t count) {
   }
 }
 
-void round_bf16_rows(float* x, size_t count) {
+inline void round_bf16_rows(float* x, size_t count) {
   for (size_t i = 0; i < count; i += kLanes) {
     Vec::store(x + i, bf16_rounded(Vec::load(x + i, count - i)), count - i);
   }
 }
 
-void rope_rows(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) {
+inline void rope_rows(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) {
   for (size_t i = 0; i < pairs; i += kLanes / 2) {
     const size_t rest = pairs - i;
     const Vec::F value = Vec::load(x + 2 * i, 2 * rest);
@@ -93,7 +93,7 @@ void rope_rows(float* x, const float* cos, const float* sin, size_t pairs, float
   }
 }
 
-void swiglu_rows(const float* gate, const float* up, size_t count, float limit, float weight, float* y) {
+inline void swiglu_rows(const float* gate, const float* up, size_t count, float limit, float weight, float* y) {
   // max and min give their second operand where one is NaN.
   const Vec::F bound = Vec::all(limit > 0 ? limit : __builtin_inff());
   const Vec::F lower = Vec::all(limit > 0 ? -limit : -__builtin_inff());
@@ -107,7 +107,7 @@ void swiglu_rows(const float* gate, const float* up, size_t count, float limit, 
   }
 }
 
-void hc_collapse_rows(const float* stream, const float* pre, size_t streams, size_t width, float* y) {
+inline void hc_collapse_rows(const float* stream, const float* pre, size_t streams, size_t width, float* y) {
   for (size_t i = 0; i < width; i += kLanes) {
     Vec::F sum = Vec::zero();
     for (size_t j = 0; j < streams; ++j) {
@@ -117,7 +117,8 @@ void hc_collapse_rows(const float* stream, const float* pre, size_t streams, siz
   }
 }
 
-void hc_expand_rows(float* stream, const float* y, const float* post, const float* comb, size_t streams, size_t width) {
+inline void hc_expand_rows(float* stream, const float* y, const float* post, const float* comb, size_t streams,
+                           size_t width) {
   for (size_t i = 0; i < width; i += kLanes) {
     const size_t rest = width - i;
     const Vec::F added = Vec::load(y + i, rest);

@@ -16,10 +16,10 @@ TEST_P(RuntimeLinear, GivesTheBitsOfOneCallWhateverTheNumberOfThreads) {
   for (const MatrixFormat format :
        {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32, MatrixFormat::kBf16, MatrixFormat::kFloat32}) {
     const auto matrix = kernels::testing::random_matrix(random, format, 1030, 256);
-    for (const size_t rows : {1, 9}) {
+    for (const size_t rows : {1U, 9U}) {
       const std::vector<float> x = random.values(rows * 256);
       const std::vector<float> expected = kernels::testing::run_linear(table(), matrix.view, x, rows);
-      for (const size_t threads : {1, 2, 5}) {
+      for (const size_t threads : {1U, 2U, 5U}) {
         ThreadPool pool(threads);
         std::vector<float> y(rows * 1030, -1.0F);
         linear({pool, table()}, matrix.view, Span2d<const float>(x.data(), rows, 256),
@@ -35,8 +35,8 @@ TEST_P(RuntimeLinear, StridedRowsAndNoRows) {
   Random random(2);
   ThreadPool pool(2);
   const auto matrix = kernels::testing::random_matrix(random, MatrixFormat::kBf16, 40, 64);
-  const std::vector<float> x = random.values(3 * 80);
-  std::vector<float> y(3 * 50, 123.0F);
+  const std::vector<float> x = random.values(size_t{3} * 80);
+  std::vector<float> y(size_t{3} * 50, 123.0F);
   linear({pool, table()}, matrix.view, Span2d<const float>(x.data(), 3, 64, 80), Span2d<float>(y.data(), 3, 40, 50));
   for (size_t r = 0; r < 3; ++r) {
     const std::vector<float> row(x.begin() + static_cast<ptrdiff_t>(r * 80),

@@ -34,8 +34,8 @@ std::vector<uint32_t> selected_by_sort(const std::vector<float>& scores, size_t 
 
 TEST(TopK, AgreesWithAStableSort) {
   Random random(1);
-  for (const size_t n : {0, 1, 2, 31, 512, 513, 5000}) {
-    for (const size_t k : {0, 1, 2, 16, 512, 6000}) {
+  for (const size_t n : {0U, 1U, 2U, 31U, 512U, 513U, 5000U}) {
+    for (const size_t k : {0U, 1U, 2U, 16U, 512U, 6000U}) {
       std::vector<float> few(n);
       for (float& v : few)
         v = static_cast<float>(random.below(5)) - 2;

@@ -1,5 +1,11 @@
 #pragma once
 
+// gcc 12 takes the undefined operand inside its own intrinsics for a variable of ours (gcc bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #include <immintrin.h>
 
 #include <cstddef>
