@@ -18,27 +18,17 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "bench/machine_limits.h"
+#include "bench/measure.h"
 #include "formats/matrix.h"
 #include "formats/row_format.h"
 #include "kernels/runtime.h"
-#include "machine_limits.h"
 
 namespace tidepool::bench {
 namespace {
 
 constexpr size_t kSetBytes = size_t{640} << 20;
 constexpr int kRepeats = 9;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// Everything the benchmarks share: one set of bytes that serves as weights of any format. As bfloat16 they are
 /// +-0.5 to +-2, as E4M3 no byte is NaN.

@@ -1,6 +1,5 @@
-#include "machine_limits.h"
+#include "bench/machine_limits.h"
 
-#include <benchmark/benchmark.h>
 #include <immintrin.h>
 
 #include <algorithm>
@@ -8,6 +7,12 @@
 
 namespace tidepool::bench {
 namespace {
+
+/// Makes the compiler believe that `value` is used, so that what computes it stays.
+template <typename T>
+void keep(const T& value) {
+  asm volatile("" : : "m"(value) : "memory");
+}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -23,7 +28,7 @@ void read_all(std::span<const std::byte> bytes) {
     const __m128i high = _mm_xor_si128(_mm_loadu_si128(line + 2), _mm_loadu_si128(line + 3));
     sum = _mm_xor_si128(sum, _mm_xor_si128(low, high));
   }
-  benchmark::DoNotOptimize(sum);
+  keep(sum);
 }
 
 constexpr size_t kSteps = 2'000'000;
@@ -41,7 +46,7 @@ __attribute__((target("avx512f"))) void multiply_avx512() {
       value = _mm512_fmadd_ps(value, factor, factor);
   }
   for (const __m512& value : chain)
-    benchmark::DoNotOptimize(value);
+    keep(value);
 }
 __attribute__((target("avx2,fma"))) void multiply_avx2() {
   __m256 chain[kChains];
@@ -53,7 +58,7 @@ __attribute__((target("avx2,fma"))) void multiply_avx2() {
       value = _mm256_fmadd_ps(value, factor, factor);
   }
   for (const __m256& value : chain)
-    benchmark::DoNotOptimize(value);
+    keep(value);
 }
 void multiply_scalar() {
   float chain[kChains];
@@ -62,7 +67,7 @@ void multiply_scalar() {
   for (size_t i = 0; i < kSteps; ++i) {
     for (float& value : chain) {
       value = value * 0.999F + 0.999F;
-      benchmark::DoNotOptimize(value);  // or the compiler makes vectors of it
+      asm volatile("" : "+x"(value));  // or the compiler makes vectors of it
     }
   }
 }

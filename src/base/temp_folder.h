@@ -12,8 +12,10 @@ namespace tidepool {
 /// A fresh folder below the system's temporary one, removed with all it holds at the end. For tests and tools.
 class TempFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tidepool.XXXXXX").string();
+  TempFolder() : TempFolder(std::filesystem::temp_directory_path()) {}
+  /// Below `parent` instead.
+  explicit TempFolder(const std::filesystem::path& parent) {
+    std::string pattern = (parent / "tidepool.XXXXXX").string();
     const char* made = ::mkdtemp(pattern.data());
     TIDEPOOL_CHECK(made != nullptr, "no temporary folder");
     path_ = made;

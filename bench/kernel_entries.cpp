@@ -1,0 +1,245 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <vector>
+
+#include "bench/suite_internal.h"
+#include "formats/matrix.h"
+#include "formats/row_format.h"
+#include "kernels/top_k.h"
+
+namespace tidepool::bench {
+
+namespace {
+
+constexpr size_t kHidden = 5120;
+constexpr size_t kInner = 2304;
+
+/// A shape of weights and the bytes it takes.
+struct Shape {
+  MatrixFormat format;
+  size_t out;
+  size_t in;
+
+  [[nodiscard]] size_t code_bytes() const { return out * matrix_row_bytes(format, in); }
+  [[nodiscard]] size_t scale_bytes() const {
+    switch (format) {
+      case MatrixFormat::kFp8Tile32: return (out + 31) / 32 * ((in + 31) / 32);
+      case MatrixFormat::kFp4Block32: return out * (in / 32);
+      case MatrixFormat::kBf16:
+      case MatrixFormat::kFloat32: return 0;
+    }
+    return 0;
+  }
+};
+
+/// Takes matrices one after the other from the random bytes, starting over at the end. Codes of all formats are
+/// ordinary numbers; scales are a constant 2^-4.
+class MatrixSource {
+ public:
+  explicit MatrixSource(std::span<const std::byte> bytes) : bytes_(bytes), scales_(kScaleBytes, uint8_t{123}) {}
+
+  MatrixView next(const Shape& shape) {
+    if (at_ + shape.code_bytes() > bytes_.size()) at_ = 0;
+    const MatrixView view{shape.format, shape.out, shape.in, bytes_.data() + at_, scales_.data()};
+    at_ += (shape.code_bytes() + 63) / 64 * 64;
+    return view;
+  }
+
+ private:
+  static constexpr size_t kScaleBytes = size_t{32} << 20;
+  std::span<const std::byte> bytes_;
+  std::vector<uint8_t> scales_;
+  size_t at_ = 0;
+};
+
+Buffer<float> test_vector(size_t count) {
+  Buffer<float> x(count);
+  for (size_t i = 0; i < count; ++i)
+    x[i] = std::round(std::sin(static_cast<float>(i % 10007)) * 8.0F) / 8.0F;
+  return x;
+}
+
+/// Streams through matrices of `shapes` by turns, one row of input each, until more than the caches hold has been read.
+Result measure_gemv(const Workbench& bench, const std::vector<Shape>& shapes, const std::string& description) {
+  constexpr size_t kBytesPerRound = size_t{800} << 20;
+  MatrixSource source(bench.bytes);
+  const Buffer<float> x = test_vector(16384);
+  Buffer<float> y(131072);
+  size_t matrices = 0;
+  double bytes = 0;
+  for (; bytes < static_cast<double>(kBytesPerRound); ++matrices) {
+    const Shape& shape = shapes[matrices % shapes.size()];
+    bytes += static_cast<double>(shape.code_bytes() + shape.scale_bytes());
+  }
+  const auto round = [&] {
+    for (size_t i = 0; i < matrices; ++i) {
+      const Shape& shape = shapes[i % shapes.size()];
+      const MatrixView weight = source.next(shape);
+      linear(bench.runtime(), weight, Span2d<const float>(x.data(), 1, shape.in),
+             Span2d<float>(y.data(), 1, shape.out));
+    }
+  };
+  return against_bandwidth(bench, {.shape = description, .bytes = bytes, .run = round});
+}
+
+Result fp4_expert_gemv(const Workbench& bench) {
+  const Shape up{MatrixFormat::kFp4Block32, kInner, kHidden};
+  const Shape down{MatrixFormat::kFp4Block32, kHidden, kInner};
+  return measure_gemv(bench, {up, up, down}, "w1, w3 [2304,5120] and w2 [5120,2304] FP4, one row");
+}
+
+Result fp8_dense_gemv(const Workbench& bench) {
+  const Shape wq_b{MatrixFormat::kFp8Tile32, 32768, 1280};
+  const Shape wo_b{MatrixFormat::kFp8Tile32, kHidden, 8192};
+  const Shape up{MatrixFormat::kFp8Tile32, kInner, kHidden};
+  const Shape down{MatrixFormat::kFp8Tile32, kHidden, kInner};
+  return measure_gemv(bench, {wq_b, wo_b, up, up, down}, "wq_b [32768,1280], wo_b [5120,8192], shared expert, one row");
+}
+
+Result bf16_head_gemv(const Workbench& bench) {
+  // The released head is 129280 outputs; here in slices, so that it streams through the random bytes.
+  return measure_gemv(bench, {{MatrixFormat::kBf16, 16160, kHidden}}, "head [129280,5120] in 8 slices, one row");
+}
+
+Result fp8_dense_n512(const Workbench& bench) {
+  constexpr size_t kRows = 512;
+  MatrixSource source(bench.bytes);
+  const Buffer<float> x = test_vector(kRows * kHidden);
+  Buffer<float> y(kRows * 32768);
+  const std::vector<Shape> shapes{{MatrixFormat::kFp8Tile32, kHidden, kHidden},
+                                  {MatrixFormat::kFp8Tile32, 32768, kHidden}};
+  double operations = 0;
+  for (const Shape& shape : shapes)
+    operations += 2.0 * static_cast<double>(kRows * shape.in * shape.out);
+  const auto round = [&] {
+    for (const Shape& shape : shapes) {
+      linear(bench.runtime(), source.next(shape), Span2d<const float>(x.data(), kRows, shape.in),
+             Span2d<float>(y.data(), kRows, shape.out));
+    }
+  };
+  return against_peak(
+      bench,
+      {.shape = "[5120,5120] and [32768,5120] FP8, 512 rows", .repeats = 3, .operations = operations, .run = round});
+}
+
+/// `count` packed rows of random codes with the same scale.
+Buffer<std::byte> packed_rows(RowFormat format, size_t width, size_t count) {
+  const size_t bytes = row_bytes(format, width);
+  const Buffer<float> values = test_vector(width * 97);
+  Buffer<std::byte> rows(count * bytes);
+  for (size_t i = 0; i < std::min<size_t>(count, 97); ++i) {
+    pack_row(format, values.span().subspan(i * width, width), rows.span().subspan(i * bytes, bytes));
+  }
+  for (size_t i = 97; i < count; ++i)
+    std::copy_n(rows.data() + (i % 97) * bytes, bytes, rows.data() + i * bytes);
+  return rows;
+}
+
+Result sparse_attention_n1(const Workbench& bench) {
+  constexpr size_t kHeads = 64;
+  constexpr size_t kWidth = 512;
+  constexpr size_t kWindow = 128;
+  constexpr size_t kGlobal = 512;
+  const size_t window_bytes = row_bytes(RowFormat::kFp8Block32, kWidth);
+  const size_t global_bytes = row_bytes(RowFormat::kFp4Block16, kWidth);
+  const Buffer<std::byte> window_rows = packed_rows(RowFormat::kFp8Block32, kWidth, kWindow);
+  const Buffer<std::byte> global_rows = packed_rows(RowFormat::kFp4Block16, kWidth, kGlobal);
+  std::vector<const std::byte*> window;
+  std::vector<const std::byte*> global;
+  for (size_t i = 0; i < kWindow; ++i)
+    window.push_back(window_rows.data() + i * window_bytes);
+  for (size_t i = 0; i < kGlobal; ++i)
+    global.push_back(global_rows.data() + i * global_bytes);
+  const Buffer<float> q = test_vector(kHeads * kWidth);
+  const std::vector<float> sink(kHeads, 0.0F);
+  Buffer<float> out(kHeads * kWidth);
+  // As the engine splits a single row: one part of the heads a thread.
+  const size_t parts = kHeads % bench.pool.thread_count() == 0 ? bench.pool.thread_count() : 1;
+  const size_t heads = kHeads / parts;
+  std::vector<Buffer<float>> scratch;
+  for (size_t i = 0; i < bench.pool.thread_count(); ++i) {
+    scratch.emplace_back(kernels::attention_scratch_floats(heads, kWidth));
+  }
+  const auto once = [&] {
+    bench.pool.run(parts, [&](size_t part, size_t worker) {
+      bench.table.sparse_attention({.q = q.data() + part * heads * kWidth,
+                                    .heads = heads,
+                                    .width = kWidth,
+                                    .window = {window.data(), kWindow, RowFormat::kFp8Block32},
+                                    .global = {global.data(), kGlobal, RowFormat::kFp4Block16},
+                                    .sink = sink.data() + part * heads,
+                                    .scale = 0.0442F,
+                                    .round_probabilities = true,
+                                    .out = out.data() + part * heads * kWidth,
+                                    .scratch = scratch[worker].data()});
+    });
+  };
+  return against_both(bench, {.shape = "64 heads of 512, 128 window + 512 global rows",
+                              .repeats = 31,
+                              .bytes = static_cast<double>(kWindow * window_bytes + kGlobal * global_bytes),
+                              .operations = 4.0 * static_cast<double>(kHeads * kWidth * (kWindow + kGlobal)),
+                              .run = once});
+}
+
+constexpr size_t kContext = 1 << 20;
+
+Result index_scan_1m(const Workbench& bench) {
+  constexpr size_t kHeads = 32;
+  constexpr size_t kWidth = 128;
+  constexpr size_t kPart = 4096;
+  const size_t key_bytes = row_bytes(RowFormat::kFp4Block32, kWidth);
+  const Buffer<std::byte> keys = packed_rows(RowFormat::kFp4Block32, kWidth, kContext);
+  const Buffer<float> q = test_vector(kHeads * kWidth);
+  Buffer<float> scores(kContext);
+  std::vector<Buffer<float>> scratch;
+  for (size_t i = 0; i < bench.pool.thread_count(); ++i)
+    scratch.emplace_back(kernels::index_scratch_floats(kWidth));
+  const auto once = [&] {
+    bench.pool.run(kContext / kPart, [&](size_t part, size_t worker) {
+      bench.table.index_scores({.q = q.data(),
+                                .weights = q.data(),
+                                .heads = kHeads,
+                                .width = kWidth,
+                                .keys = keys.data() + part * kPart * key_bytes,
+                                .key_stride = key_bytes,
+                                .count = kPart,
+                                .format = RowFormat::kFp4Block32,
+                                .round = true,
+                                .scores = scores.data() + part * kPart,
+                                .scratch = scratch[worker].data()});
+    });
+  };
+  return against_both(bench, {.shape = "1,048,576 keys of 128 FP4, 32 heads",
+                              .repeats = 5,
+                              .bytes = static_cast<double>(kContext * key_bytes),
+                              .operations = 2.0 * static_cast<double>(kContext * kHeads * kWidth),
+                              .run = once});
+}
+
+Result topk_1m(const Workbench& bench) {
+  Buffer<float> scores(kContext);
+  uint32_t state = 1;
+  for (size_t i = 0; i < kContext; ++i) {
+    state = state * 1664525U + 1013904223U;
+    scores[i] = static_cast<float>(state >> 8) / 16777216.0F;
+  }
+  std::vector<uint32_t> chosen(512);
+  return against_both(bench, {.shape = "top 512 of 1,048,576 scores",
+                              .bytes = static_cast<double>(kContext * sizeof(float)),
+                              .run = [&] { (void)kernels::select_top_k(scores.span(), chosen.size(), chosen); }});
+}
+
+}  // namespace
+
+std::vector<Entry> kernel_entries() {
+  return {{"fp4_expert_gemv_n1", fp4_expert_gemv},
+          {"fp8_dense_gemv_n1", fp8_dense_gemv},
+          {"bf16_head_gemv_n1", bf16_head_gemv},
+          {"fp8_dense_n512", fp8_dense_n512},
+          {"sparse_attention_n1", sparse_attention_n1},
+          {"index_scan_1m", index_scan_1m},
+          {"topk_1m", topk_1m}};
+}
+
+}  // namespace tidepool::bench

@@ -1,0 +1,179 @@
+#include "bench/suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "base/error.h"
+#include "bench/machine_limits.h"
+#include "bench/suite_internal.h"
+
+namespace tidepool::bench {
+
+namespace {
+
+constexpr size_t kRandomBytes = size_t{1} << 30;
+
+/// Random bytes that are ordinary numbers in every format: as bfloat16 +-0.5 to +-2, as E4M3 never NaN.
+Buffer<std::byte> random_bytes(ThreadPool& pool) {
+  Buffer<std::byte> bytes(kRandomBytes);
+  constexpr size_t kParts = 64;
+  constexpr size_t kStep = kRandomBytes / kParts;
+  pool.run(kParts, [&](size_t part, size_t) {
+    uint64_t state = part * 0x9e3779b97f4a7c15U + 1;
+    for (size_t at = part * kStep; at < (part + 1) * kStep; at += sizeof state) {
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      const uint64_t word = (state & 0x80ef80ef80ef80efU) | 0x3f003f003f003f00U;
+      std::memcpy(bytes.data() + at, &word, sizeof word);
+    }
+  });
+  return bytes;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+Machine measure_machine(ThreadPool& pool, const kernels::KernelTable& table, std::span<const std::byte> bytes) {
+  Machine machine;
+  machine.cpu = cpu_name();
+  machine.threads = pool.thread_count();
+  machine.isa = table.name;
+  for (size_t threads = 1; threads <= pool.thread_count(); ++threads) {
+    ThreadPool some(threads);
+    std::vector<double> rates;
+    for (int i = 0; i < 5; ++i)
+      rates.push_back(measure_read_bandwidth(some, bytes));
+    machine.read_gbps_by_threads.push_back(median(std::move(rates)) / 1e9);
+  }
+  machine.read_gbps = machine.read_gbps_by_threads.back();
+  std::vector<double> peaks;
+  for (int i = 0; i < 5; ++i)
+    peaks.push_back(measure_peak_flops(pool, table.name));
+  machine.fma_gflops = median(std::move(peaks)) / 1e9;
+  return machine;
+}
+
+std::vector<Entry> all_entries() {
+  std::vector<Entry> entries = kernel_entries();
+  for (Entry& entry : model_entries())
+    entries.push_back(std::move(entry));
+  return entries;
+}
+
+}  // namespace
+
+namespace {
+
+/// Seconds of the work, and beside each the limits of that moment.
+struct Rounds {
+  std::vector<double> seconds;
+  std::vector<double> bandwidth;
+  std::vector<double> peak;
+};
+
+Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth, bool needs_peak) {
+  Rounds rounds;
+  work.run();
+  for (int i = 0; i < work.repeats; ++i) {
+    rounds.bandwidth.push_back(needs_bandwidth ? measure_read_bandwidth(bench.pool, bench.bytes) : 1);
+    rounds.peak.push_back(needs_peak ? measure_peak_flops(bench.pool, bench.table.name) : 1);
+    rounds.seconds.push_back(seconds_of(work.run));
+  }
+  return rounds;
+}
+
+Result as_rate(const Work& work, const Rounds& rounds, double amount, const std::vector<double>& limits) {
+  std::vector<double> shares;
+  for (size_t i = 0; i < limits.size(); ++i)
+    shares.push_back(amount / rounds.seconds[i] / limits[i]);
+  Result result;
+  result.shape = work.shape;
+  result.median = amount / median(rounds.seconds) / 1e9;
+  result.limit_value = median(limits) / 1e9;
+  result.share = median(shares);
+  return result;
+}
+
+}  // namespace
+
+Result against_bandwidth(const Workbench& bench, const Work& work) {
+  const Rounds rounds = run_rounds(bench, work, true, false);
+  Result result = as_rate(work, rounds, work.bytes, rounds.bandwidth);
+  result.unit = "GB/s";
+  result.limit = "read_gbps";
+  return result;
+}
+
+Result against_peak(const Workbench& bench, const Work& work) {
+  const Rounds rounds = run_rounds(bench, work, false, true);
+  Result result = as_rate(work, rounds, work.operations, rounds.peak);
+  result.unit = "GFLOP/s";
+  result.limit = "fma_gflops";
+  return result;
+}
+
+Result against_both(const Workbench& bench, const Work& work) {
+  const Rounds rounds = run_rounds(bench, work, true, work.operations > 0);
+  std::vector<double> bounds;
+  std::vector<double> shares;
+  size_t bound_by_bytes = 0;
+  for (size_t i = 0; i < rounds.seconds.size(); ++i) {
+    const double by_bytes = work.bytes / rounds.bandwidth[i];
+    const double by_operations = work.operations > 0 ? work.operations / rounds.peak[i] : 0;
+    bound_by_bytes += by_bytes > by_operations ? 1 : 0;
+    bounds.push_back(std::max(by_bytes, by_operations));
+    shares.push_back(bounds.back() / rounds.seconds[i]);
+  }
+  Result result;
+  result.shape = work.shape;
+  result.median = median(rounds.seconds) * 1e3;
+  result.unit = "ms";
+  result.limit = 2 * bound_by_bytes > rounds.seconds.size() ? "bytes / read_gbps" : "operations / fma_gflops";
+  result.limit_value = median(bounds) * 1e3;
+  result.share = median(shares);
+  return result;
+}
+
+std::vector<std::string> suite_names() {
+  std::vector<std::string> names;
+  for (const Entry& entry : all_entries())
+    names.push_back(entry.name);
+  return names;
+}
+
+SuiteResult run_suite(const SuiteOptions& options) {
+  const std::vector<Entry> entries = all_entries();
+  const auto is_wanted = [&](const Entry& entry) { return options.only.empty() || options.only == entry.name; };
+  if (std::ranges::none_of(entries, is_wanted)) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("no benchmark is called \"{}\"; there are: {}", options.only,
+                                                         fmt::join(suite_names(), ", ")));
+  }
+  ThreadPool pool(options.threads);
+  const kernels::KernelTable& table = kernels::select_kernels(options.isa);
+  const Buffer<std::byte> bytes = random_bytes(pool);
+  SuiteResult suite;
+  if (options.on_start) options.on_start("machine");
+  suite.machine = measure_machine(pool, table, bytes.span());
+  const Workbench bench{pool, table, suite.machine, bytes.span()};
+  for (const Entry& entry : entries) {
+    if (!is_wanted(entry)) continue;
+    if (options.on_start) options.on_start(entry.name);
+    Result result = entry.measure(bench);
+    result.name = entry.name;
+    result.threads = pool.thread_count();
+    suite.results.push_back(std::move(result));
+  }
+  return suite;
+}
+
+}  // namespace tidepool::bench

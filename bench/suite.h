@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+#include "kernels/kernel_table.h"
+
+/// `tidepool bench kernels`: the kernels and whole steps at released shapes, each beside the limit of this machine that
+/// bounds it, measured in the same run. docs/bench.md explains the figures.
+namespace tidepool::bench {
+
+/// What a figure is judged by.
+enum class LimitKind : uint8_t {
+  kReadBandwidth,  ///< `median` and `limit_value` in GB/s
+  kPeakFlops,      ///< both in GFLOP/s
+  kTime,           ///< both in ms; the limit is the larger of bytes / bandwidth and operations / peak
+  kRatio,          ///< plain ratio against a bound it should stay below
+};
+
+struct Result {
+  std::string name;
+  std::string shape;
+  size_t threads = 0;
+  double median = 0;
+  std::string unit;
+  std::string limit;  ///< what bounds it, e.g. "read_gbps"
+  double limit_value = 0;
+  /// How much of the limit was reached, 1 at best; for times and ratios the bound divided by the figure.
+  double share = 0;
+  /// Where time went, for results that say so: name and share of the measured time.
+  std::vector<std::pair<std::string, double>> split;
+};
+
+/// This machine's own ceilings.
+struct Machine {
+  std::string cpu;
+  size_t threads = 0;
+  std::string isa;
+  double read_gbps = 0;                      ///< all threads
+  std::vector<double> read_gbps_by_threads;  ///< 1..threads
+  double fma_gflops = 0;                     ///< binary32 multiply-adds of `isa`
+  std::optional<double> amx_bf16_tflops;     ///< nothing where the processor has no tiles
+  std::optional<double> avx512_bf16_tflops;  ///< nothing where it has no vdpbf16ps
+};
+
+struct SuiteOptions {
+  size_t threads = 0;  ///< 0: one per physical core
+  std::string isa = "auto";
+  std::string only;  ///< run this result only; empty: all
+  /// Called before each measurement with its name.
+  std::function<void(std::string_view name)> on_start;
+};
+
+struct SuiteResult {
+  Machine machine;
+  std::vector<Result> results;
+};
+
+/// Names that `only` knows, in the order they run.
+[[nodiscard]] std::vector<std::string> suite_names();
+
+/// Runs the suite. Needs about 9 GB of memory. Throws Error (kUnsupported, kInvalidArgument for an unknown name, kIo).
+[[nodiscard]] SuiteResult run_suite(const SuiteOptions& options);
+
+/// The document that `--json` prints.
+[[nodiscard]] std::string to_json(const SuiteResult& result);
+/// The table for people.
+[[nodiscard]] std::string to_table(const SuiteResult& result);
+/// A roofline plot: shares of the limits, as bars over the results.
+[[nodiscard]] std::string to_svg(const SuiteResult& result);
+
+}  // namespace tidepool::bench

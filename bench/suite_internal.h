@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+
+#include "bench/measure.h"
+#include "bench/suite.h"
+#include "kernels/runtime.h"
+
+/// Parts of the suite. Not for use outside bench/.
+namespace tidepool::bench {
+
+/// What every measurement works with.
+struct Workbench {
+  ThreadPool& pool;
+  const kernels::KernelTable& table;
+  const Machine& machine;
+  /// Random bytes, far more than the caches hold; no E4M3 code among them is NaN.
+  std::span<const std::byte> bytes;
+
+  [[nodiscard]] Runtime runtime() const { return {pool, table}; }
+};
+
+/// One figure: its name and how to measure it.
+struct Entry {
+  std::string name;
+  std::function<Result(const Workbench&)> measure;
+};
+
+/// Kernels by themselves.
+[[nodiscard]] std::vector<Entry> kernel_entries();
+/// Whole layers and steps of a model cut to four layers; it is written when the first of them runs.
+[[nodiscard]] std::vector<Entry> model_entries();
+
+/// How often a figure is measured, and what one call of `work` does. A call before the first is not counted.
+struct Work {
+  std::string shape;
+  int repeats = 9;
+  double bytes = 0;       ///< of weights or KV read from memory
+  double operations = 0;  ///< additions and multiplications
+  std::function<void()> run;
+};
+
+/// Runs the work and the limit by turns, as other load on the machine comes and goes; medians of both, and of the
+/// share.
+[[nodiscard]] Result against_bandwidth(const Workbench& bench, const Work& work);
+[[nodiscard]] Result against_peak(const Workbench& bench, const Work& work);
+/// Against the larger of bytes / bandwidth and operations / peak.
+[[nodiscard]] Result against_both(const Workbench& bench, const Work& work);
+
+}  // namespace tidepool::bench
