@@ -48,15 +48,18 @@ class LazyCutModel {
   std::unique_ptr<CutModelOnDisk> model_;
 };
 
-double matrix_bytes(const MatrixView& matrix) {
-  const auto codes = static_cast<double>(matrix.out * matrix_row_bytes(matrix.format, matrix.in));
+size_t scale_bytes(const MatrixView& matrix) {
   switch (matrix.format) {
-    case MatrixFormat::kFp8Tile32: return codes + static_cast<double>((matrix.out + 31) / 32 * ((matrix.in + 31) / 32));
-    case MatrixFormat::kFp4Block32: return codes + static_cast<double>(matrix.out * (matrix.in / 32));
+    case MatrixFormat::kFp8Tile32: return (matrix.out + 31) / 32 * ((matrix.in + 31) / 32);
+    case MatrixFormat::kFp4Block32: return matrix.out * (matrix.in / 32);
     case MatrixFormat::kBf16:
-    case MatrixFormat::kFloat32: return codes;
+    case MatrixFormat::kFloat32: return 0;
   }
-  return codes;
+  return 0;
+}
+
+double matrix_bytes(const MatrixView& matrix) {
+  return static_cast<double>(matrix.out * matrix_row_bytes(matrix.format, matrix.in) + scale_bytes(matrix));
 }
 
 double expert_bytes(const ExpertWeights& expert) {

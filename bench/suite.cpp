@@ -51,12 +51,14 @@ Machine measure_machine(ThreadPool& pool, const kernels::KernelTable& table, std
   for (size_t threads = 1; threads <= pool.thread_count(); ++threads) {
     ThreadPool some(threads);
     std::vector<double> rates;
+    rates.reserve(5);
     for (int i = 0; i < 5; ++i)
       rates.push_back(measure_read_bandwidth(some, bytes));
     machine.read_gbps_by_threads.push_back(median(std::move(rates)) / 1e9);
   }
   machine.read_gbps = machine.read_gbps_by_threads.back();
   std::vector<double> peaks;
+  peaks.reserve(5);
   for (int i = 0; i < 5; ++i)
     peaks.push_back(measure_peak_flops(pool, table.name));
   machine.fma_gflops = median(std::move(peaks)) / 1e9;

@@ -92,6 +92,7 @@ void write_cut_model(const CutModel& model, const std::filesystem::path& folder)
   write_file_atomically(folder / "config.json", config);
   const std::vector<ExpectedTensor> expected = expected_tensors(parse_config(config, "the cut model"));
   std::vector<TensorToWrite> tensors;
+  tensors.reserve(expected.size());
   for (const ExpectedTensor& tensor : expected)
     tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
   AtomicFile file(folder / "model.safetensors");
