@@ -16,6 +16,7 @@ struct Fp4 {
   static constexpr size_t kVectors = 8;
   static constexpr size_t kGroupBlocks = 2;
   static constexpr size_t kGroupBytes = 32;
+  static constexpr size_t kBytesAfterGroup = 0;
   static size_t row_bytes(size_t in) { return in / 2; }
   static const uint8_t* row_scales(const MatrixView& weight, size_t o) {
     return weight.scales + o * (weight.in / kBlock);
@@ -48,6 +49,7 @@ struct Fp8 {
   static constexpr size_t kVectors = 4;
   static constexpr size_t kGroupBlocks = 1;
   static constexpr size_t kGroupBytes = 32;
+  static constexpr size_t kBytesAfterGroup = 0;
   static size_t row_bytes(size_t in) { return in; }
   static const uint8_t* row_scales(const MatrixView& weight, size_t o) {
     return weight.scales + o / kBlock * ((weight.in + kBlock - 1) / kBlock);
@@ -78,6 +80,7 @@ struct Plain {
   static constexpr size_t kVectors = 8;
   static constexpr size_t kGroupBlocks = 2;
   static constexpr size_t kGroupBytes = kGroup * kBytes;
+  static constexpr size_t kBytesAfterGroup = 0;
   static size_t row_bytes(size_t in) { return in * kBytes; }
   static const uint8_t* row_scales(const MatrixView& /*weight*/, size_t /*o*/) { return nullptr; }
   static void pack(const float* x, float* packed) { pack_straight<kVectors>(x, packed); }

@@ -72,7 +72,16 @@ struct WeightGroup {
   Vec::F scales;
 };
 
-/// Group `g` of a row, all of whose columns exist.
+/// How many groups of the outputs up to `last_output` can be loaded in place: those that are full and, where a load
+/// touches bytes after its group, do not end the matrix.
+template <typename Format>
+size_t whole_groups(const MatrixView& weight, size_t last_output) {
+  const size_t row_bytes = Format::row_bytes(weight.in);
+  const size_t after = last_output + 1 < weight.out ? 0 : Format::kBytesAfterGroup;
+  return row_bytes < after ? 0 : (row_bytes - after) / Format::kGroupBytes;
+}
+
+/// Group `g` of a row, one that can be loaded in place.
 template <typename Format>
 TIDEPOOL_INLINE WeightGroup<Format> load_whole_group(const WeightRow<Format>& row, size_t g) {
   row.prefetch_group(g);
@@ -83,17 +92,17 @@ TIDEPOOL_INLINE WeightGroup<Format> load_whole_group(const WeightRow<Format>& ro
   }
 }
 
-/// The last group of a row of `in` columns, filled up with zero codes (and scales of code 0, which are finite).
+/// Group `g` of a row of `in` columns by way of a copy, filled up with zero codes (and scales of code 0, which are
+/// finite) where it is cut.
 template <typename Format>
-WeightGroup<Format> load_cut_group(const WeightRow<Format>& row, size_t in) {
-  const size_t g = in / Format::kGroup;
-  alignas(64) std::byte codes[Format::kGroupBytes] = {};
+WeightGroup<Format> load_copied_group(const WeightRow<Format>& row, size_t in, size_t g) {
+  alignas(64) std::byte codes[Format::kGroupBytes + Format::kBytesAfterGroup] = {};
   uint8_t scales[Format::kGroupBlocks] = {};
   const size_t begin = g * Format::kGroupBytes;
-  __builtin_memcpy(codes, row.codes + begin, Format::row_bytes(in) - begin);
+  __builtin_memcpy(codes, row.codes + begin, smaller(Format::kGroupBytes, Format::row_bytes(in) - begin));
   if constexpr (Format::kHasScales) {
     const size_t first = g * Format::kGroupBlocks;
-    __builtin_memcpy(scales, row.scales + first, (in + kBlock - 1) / kBlock - first);
+    __builtin_memcpy(scales, row.scales + first, smaller(Format::kGroupBlocks, (in + kBlock - 1) / kBlock - first));
     return {Format::load(codes), Format::scales(scales)};
   } else {
     return {Format::load(codes), Vec::zero()};
@@ -149,8 +158,7 @@ TIDEPOOL_INLINE void multiply_group(const WeightGroup<Format> (&weights)[kOutput
 template <typename Format, size_t kOutputs, size_t kRows>
 void dot_direct(const LinearArgs& args, size_t first_output, size_t spread, const float* packed, size_t stride,
                 float* y) {
-  const size_t in = args.weight.in;
-  const size_t whole_groups = in / Format::kGroup;
+  const size_t whole = whole_groups<Format>(args.weight, first_output + (kOutputs - 1) * spread);
   WeightRow<Format> row[kOutputs];
   Vec::F sum[kOutputs][kRows];
   for (size_t o = 0; o < kOutputs; ++o) {
@@ -158,17 +166,17 @@ void dot_direct(const LinearArgs& args, size_t first_output, size_t spread, cons
     for (size_t r = 0; r < kRows; ++r)
       sum[o][r] = Vec::zero();
   }
-  for (size_t g = 0; g < whole_groups; ++g) {
+  for (size_t g = 0; g < whole; ++g) {
     WeightGroup<Format> weights[kOutputs];
     for (size_t o = 0; o < kOutputs; ++o)
       weights[o] = load_whole_group(row[o], g);
     multiply_group(weights, packed + g * Format::kGroup, stride, sum);
   }
-  if (in % Format::kGroup != 0) {
+  for (size_t g = whole; g * Format::kGroup < args.weight.in; ++g) {
     WeightGroup<Format> weights[kOutputs];
     for (size_t o = 0; o < kOutputs; ++o)
-      weights[o] = load_cut_group(row[o], in);
-    multiply_group(weights, packed + whole_groups * Format::kGroup, stride, sum);
+      weights[o] = load_copied_group(row[o], args.weight.in, g);
+    multiply_group(weights, packed + g * Format::kGroup, stride, sum);
   }
   for (size_t o = 0; o < kOutputs; ++o) {
     for (size_t r = 0; r < kRows; ++r)
@@ -215,15 +223,33 @@ TIDEPOOL_INLINE void store_steps(const typename Format::Raw& raw, Vec::F (&w)[Fo
   ((w[kVector][o] = Format::template vector<kVector>(raw)), ...);
 }
 
-/// Decodes `count` groups of `outputs` outputs; the outputs that are missing stay what they were.
+/// The outputs of a tile: `count` of them from `first` on, `spread` apart.
 template <typename Format>
-void fill_tile(const WeightRow<Format>* row, size_t outputs, size_t in, size_t first_group, size_t count,
-               Tile<Format>& tile) {
+struct TileOutputs {
+  size_t first;
+  size_t spread;
+  size_t count;
+  size_t whole;  ///< groups that all of them can load in place
+  WeightRow<Format> row[kTileOutputs];
+
+  TileOutputs(const MatrixView& weight, size_t first_output, size_t output_spread, size_t output_count)
+      : first(first_output),
+        spread(output_spread),
+        count(output_count),
+        whole(whole_groups<Format>(weight, first + (count - 1) * spread)) {
+    for (size_t o = 0; o < count; ++o)
+      row[o] = WeightRow<Format>(weight, first + o * spread);
+  }
+};
+
+/// Decodes `count` groups of the outputs; those that are missing stay what they were.
+template <typename Format>
+void fill_tile(const TileOutputs<Format>& outputs, size_t in, size_t first_group, size_t count, Tile<Format>& tile) {
   for (size_t g = 0; g < count; ++g) {
-    const bool is_whole = (first_group + g + 1) * Format::kGroup <= in;
-    for (size_t o = 0; o < outputs; ++o) {
-      const WeightGroup<Format> weights =
-          is_whole ? load_whole_group(row[o], first_group + g) : load_cut_group(row[o], in);
+    for (size_t o = 0; o < outputs.count; ++o) {
+      const WeightGroup<Format> weights = first_group + g < outputs.whole
+                                              ? load_whole_group(outputs.row[o], first_group + g)
+                                              : load_copied_group(outputs.row[o], in, first_group + g);
       store_steps<Format>(weights.raw, tile.w[g], o, std::make_index_sequence<Format::kVectors>());
       tile.scales[g][o] = weights.scales;
     }
@@ -259,29 +285,38 @@ void multiply_rows(Tile<Format>& tile, size_t count, const float* x, size_t stri
 }
 
 template <typename Format>
-void linear_tiled(const LinearArgs& args, const float* packed, size_t stride, size_t rows, float* y) {
+void dot_tiled(const LinearArgs& args, const TileOutputs<Format>& outputs, const float* packed, size_t stride,
+               size_t rows, Tile<Format>& tile, float* y) {
   const size_t groups = stride / Format::kGroup;
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t o = 0; o < kTileOutputs; ++o)
+      tile.sum[r][o] = Vec::zero();
+  }
+  for (size_t g = 0; g < groups; g += kTileGroups) {
+    const size_t count = smaller(kTileGroups, groups - g);
+    fill_tile(outputs, args.weight.in, g, count, tile);
+    multiply_rows<Format>(tile, count, packed + g * Format::kGroup, stride, rows);
+  }
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t o = 0; o < outputs.count; ++o)
+      y[r * args.y_stride + outputs.first + o * outputs.spread] = Vec::sum(tile.sum[r][o]);
+  }
+}
+
+/// Outputs are far apart for the reason linear_direct gives.
+template <typename Format>
+void linear_tiled(const LinearArgs& args, const float* packed, size_t stride, size_t rows, float* y) {
   Tile<Format> tile;
   __builtin_memset(&tile, 0, sizeof(tile));
-  for (size_t first = args.out_begin; first < args.out_end; first += kTileOutputs) {
-    const size_t outputs = smaller(kTileOutputs, args.out_end - first);
-    WeightRow<Format> row[kTileOutputs];
-    for (size_t o = 0; o < outputs; ++o)
-      row[o] = WeightRow<Format>(args.weight, first + o);
-    for (size_t r = 0; r < rows; ++r) {
-      for (size_t o = 0; o < kTileOutputs; ++o)
-        tile.sum[r][o] = Vec::zero();
-    }
-    for (size_t g = 0; g < groups; g += kTileGroups) {
-      const size_t count = smaller(kTileGroups, groups - g);
-      fill_tile(row, outputs, args.weight.in, g, count, tile);
-      multiply_rows<Format>(tile, count, packed + g * Format::kGroup, stride, rows);
-    }
-    for (size_t r = 0; r < rows; ++r) {
-      for (size_t o = 0; o < outputs; ++o)
-        y[r * args.y_stride + first + o] = Vec::sum(tile.sum[r][o]);
-    }
+  const size_t outputs = args.out_end - args.out_begin;
+  const size_t spread = outputs / kTileOutputs;
+  for (size_t o = 0; o < spread; ++o) {
+    dot_tiled(args, TileOutputs<Format>(args.weight, args.out_begin + o, spread, kTileOutputs), packed, stride, rows,
+              tile, y);
   }
+  const size_t rest = outputs % kTileOutputs;
+  if (rest == 0) return;
+  dot_tiled(args, TileOutputs<Format>(args.weight, args.out_end - rest, 1, rest), packed, stride, rows, tile, y);
 }
 
 /// Activations packed on the stack at once: 512 KiB, a quarter of the second-level cache of the machines this is for.
