@@ -34,7 +34,7 @@ TEST(SequenceState, TakesThePublishedBytesPerToken) {
   const size_t empty = state.bytes();
   // 40 rings of 128 + 8 rows of 528 bytes, and 3 sources of 10 rows of 2 x 512 floats, beside small bookkeeping.
   EXPECT_NEAR(static_cast<double>(empty), 40.0 * 136 * 528 + 3.0 * 10 * 1024 * 4, 4096);
-  constexpr size_t kTokens = 128 * 100;
+  constexpr size_t kTokens = size_t{128} * 100;
   state.append(some_tokens(kTokens));
   const size_t ids = kTokens * sizeof(InputToken);
   EXPECT_EQ(state.bytes() - empty, kTokens * 890 + ids);

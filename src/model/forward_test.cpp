@@ -69,7 +69,7 @@ TEST(Forward, EveryKernelTableGivesTheSameBitsForAnyChunkAndThreadCount) {
     Fixture one(1, "ckpt", *table);
     SequenceState whole = one.model.new_sequence();
     const std::vector<float> expected = one.run(whole, tokens);
-    for (const size_t threads : {2, 3}) {
+    for (const size_t threads : {size_t{2}, size_t{3}}) {
       Fixture many(threads, "ckpt", *table);
       SequenceState state = many.model.new_sequence();
       std::vector<float> actual = many.run(state, std::span(tokens).first(33));
