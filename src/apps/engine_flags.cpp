@@ -1,0 +1,60 @@
+#include "apps/engine_flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include "apps/progress.h"
+
+namespace tidepool {
+
+void add_model_argument(CLI::App& command, std::string& model) {
+  command.add_option("MODEL", model, "folder with config.json, tokenizer.json and the safetensors files")->required();
+}
+
+void add_kernel_flags(CLI::App& command, EngineFlags& flags) {
+  command.add_option("--threads", flags.threads, "threads for arithmetic; 0 is one per physical core")
+      ->check(CLI::Range(size_t{0}, kThreadsMax))
+      ->capture_default_str();
+  command.add_option("--isa", flags.isa, "kernels: auto, or one that inspect lists (avx512, avx2, reference)")
+      ->capture_default_str();
+}
+
+void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+  add_model_argument(command, flags.model);
+  add_kernel_flags(command, flags);
+  command
+      .add_option("--numerics", flags.numerics, "official: rounded as in the released code; hp: binary32 throughout")
+      ->check(CLI::IsMember({"official", "hp"}))
+      ->capture_default_str();
+  command
+      .add_option("--replay", flags.replay,
+                  "how much of a prompt the decoder reads: bounded (the last window, as published), exact (as much as "
+                  "could matter), full")
+      ->check(CLI::IsMember({"bounded", "exact", "full"}))
+      ->capture_default_str();
+  command.add_option("--chunk", flags.chunk, "prompt tokens per forward pass")
+      ->check(CLI::Range(size_t{1}, kChunkMax))
+      ->capture_default_str();
+  command.add_option("--max-model-len", flags.max_model_len,
+                     "longest prompt and answer together; default: what the model was made for");
+}
+
+std::unique_ptr<LoadedModel> load_model(const EngineFlags& flags) {
+  LoadOptions options;
+  options.folder = flags.model;
+  options.threads = flags.threads;
+  options.isa = flags.isa;
+  options.numerics = flags.numerics == "hp" ? kHpNumerics : kOfficialNumerics;
+  Progress progress;
+  std::unique_ptr<LoadedModel> model = LoadedModel::load(
+      options, [&](std::string_view part, size_t done, size_t total) { progress.update(part, done, total); });
+  progress.finish();
+  return model;
+}
+
+void apply_engine_flags(const EngineFlags& flags, GenerationOptions& options) {
+  options.context_max = flags.max_model_len;
+  options.replay = parse_replay(flags.replay);
+  options.chunk = flags.chunk;
+}
+
+}  // namespace tidepool

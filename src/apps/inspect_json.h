@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "apps/checkpoint_report.h"
+#include "text/json.h"
+
+namespace tidepool {
+
+/// What the model would run on here.
+struct InspectedEngine {
+  std::string kernels;
+  std::vector<std::string> available_kernels;  ///< best first
+  size_t threads = 0;
+};
+
+/// What `inspect --json` prints. (docs/commands.md)
+[[nodiscard]] Json inspect_json(const CheckpointReport& report, const InspectedEngine& engine);
+
+}  // namespace tidepool

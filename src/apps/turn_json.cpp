@@ -1,0 +1,147 @@
+#include "apps/turn_json.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+#include "text/unicode.h"
+
+namespace tidepool {
+namespace {
+
+Json integer(size_t value) {
+  return Json::make_integer(static_cast<int64_t>(value));
+}
+
+Json real(double value) {
+  return Json::make_number(shortest_real(value));
+}
+
+Json text(std::string_view value) {
+  return Json::make_string(std::string(value));
+}
+
+Json ids_json(const std::vector<int32_t>& ids) {
+  Json::Array array;
+  array.reserve(ids.size());
+  for (const int32_t id : ids)
+    array.push_back(Json::make_integer(id));
+  return Json::make_array(std::move(array));
+}
+
+std::vector<int32_t> output_ids(const TurnResult& result) {
+  std::vector<int32_t> ids;
+  ids.reserve(result.tokens.size());
+  for (const SampledToken& token : result.tokens)
+    ids.push_back(token.id);
+  return ids;
+}
+
+/// What ended the answer when the finish reason leaves it open: the stop string, the stop token's id, or which limit.
+Json stop_reason(const TurnRequest& request, const TurnResult& result) {
+  switch (result.finish) {
+    case FinishReason::kStopToken: return Json::make_integer(result.tokens.back().id);
+    case FinishReason::kStopText: return result.stop_index ? text(request.output.stops[*result.stop_index]) : Json();
+    case FinishReason::kMaxTokens: return text("max_tokens");
+    case FinishReason::kContextFull: return text("context");
+    case FinishReason::kCancelled: return Json();
+  }
+  return Json();
+}
+
+Json calls_json(const Completion& completion) {
+  Json::Array calls;
+  for (const Completion::Call& call : completion.calls) {
+    Json object = Json::make_object();
+    object.set("name", text(call.name));
+    object.set("arguments", text(call.arguments));
+    calls.push_back(std::move(object));
+  }
+  return Json::make_array(std::move(calls));
+}
+
+Json token_json(const LoadedModel& model, int32_t id, double logprob) {
+  Json object = Json::make_object();
+  object.set("id", Json::make_integer(id));
+  if (model.has_tokenizer()) {
+    const std::string_view bytes = model.tokenizer().token_bytes(id);
+    object.set("token", text(replace_invalid_utf8(bytes)));
+    Json::Array values;
+    for (const char byte : bytes)
+      values.push_back(integer(static_cast<unsigned char>(byte)));
+    object.set("bytes", Json::make_array(std::move(values)));
+  }
+  object.set("logprob", real(logprob));
+  return object;
+}
+
+Json logprobs_json(const LoadedModel& model, const TurnResult& result) {
+  Json::Array tokens;
+  for (const SampledToken& token : result.tokens) {
+    if (!token.logprobs) continue;
+    Json object = token_json(model, token.id, token.logprobs->chosen);
+    Json::Array top;
+    for (const TokenLogprob& other : token.logprobs->top)
+      top.push_back(token_json(model, other.id, other.logprob));
+    object.set("top", Json::make_array(std::move(top)));
+    tokens.push_back(std::move(object));
+  }
+  return Json::make_array(std::move(tokens));
+}
+
+Json usage_json(const TurnResult& result) {
+  Json usage = Json::make_object();
+  usage.set("prompt_tokens", integer(result.prompt_tokens));
+  usage.set("completion_tokens", integer(result.tokens.size()));
+  usage.set("reasoning_tokens", integer(result.reasoning_tokens));
+  return usage;
+}
+
+Json times_json(const TurnResult& result, const TurnTimes& times) {
+  Json object = Json::make_object();
+  object.set("load_s", real(times.load.count()));
+  object.set("prompt_s", real(times.prompt.count()));
+  object.set("answer_s", real(times.answer.count()));
+  object.set("tokens_per_s", real(tokens_per_second(result, times)));
+  return object;
+}
+
+}  // namespace
+
+Json turn_json(const LoadedModel& model, const TurnRequest& request, const TurnResult& result, const TurnTimes& times) {
+  Json object = Json::make_object();
+  object.set("prompt_ids", ids_json(request.prompt));
+  object.set("output_ids", ids_json(output_ids(result)));
+  if (request.output.kind != OutputFormat::Kind::kIds) object.set("content", text(result.completion.content));
+  if (request.output.kind == OutputFormat::Kind::kChat) {
+    object.set("reasoning_content", text(result.completion.reasoning));
+    object.set("tool_calls", calls_json(result.completion));
+  }
+  object.set("finish_reason", text(finish_reason_name(result.finish)));
+  object.set("stop_reason", stop_reason(request, result));
+  object.set("seed", Json::make_integer(static_cast<int64_t>(request.generation.sampling.seed)));
+  if (request.generation.sampling.top_logprobs) object.set("logprobs", logprobs_json(model, result));
+  object.set("usage", usage_json(result));
+  object.set("times", times_json(result, times));
+  return object;
+}
+
+double tokens_per_second(const TurnResult& result, const TurnTimes& times) {
+  if (result.tokens.size() < 2 || times.answer.count() <= 0) return 0;
+  return static_cast<double>(result.tokens.size() - 1) / times.answer.count();
+}
+
+std::string turn_summary(const TurnResult& result, const TurnTimes& times) {
+  std::string summary = fmt::format("{} tokens in", result.prompt_tokens);
+  if (result.reused_tokens > 0) summary += fmt::format(" ({} known)", result.reused_tokens);
+  summary += fmt::format(", {} out", result.tokens.size());
+  const double speed = tokens_per_second(result, times);
+  if (speed > 0) summary += fmt::format(", {:.3g} tokens/s", speed);
+  if (result.finish == FinishReason::kMaxTokens) summary += "; ended by --max-tokens";
+  if (result.finish == FinishReason::kContextFull) summary += "; the context is full";
+  if (result.finish == FinishReason::kCancelled) summary += "; stopped";
+  return summary;
+}
+
+}  // namespace tidepool

@@ -1,0 +1,148 @@
+#include "cli_program.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+#include "base/temp_folder.h"
+
+namespace tidepool {
+namespace {
+
+constexpr int kPatienceMs = 20'000;
+
+std::string read_text(const std::filesystem::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// In the child: becomes the program.
+[[noreturn]] void become_tidepool(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), TIDEPOOL_PROGRAM);
+  std::vector<char*> pointers;
+  pointers.reserve(arguments.size() + 1);
+  for (std::string& argument : arguments)
+    pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  ::execv(TIDEPOOL_PROGRAM, pointers.data());
+  std::_Exit(127);
+}
+
+void redirect(int descriptor, const std::filesystem::path& file, int flags) {
+  const int opened = ::open(file.c_str(), flags, 0600);
+  if (opened < 0 || ::dup2(opened, descriptor) < 0) std::_Exit(126);
+}
+
+int exit_status(pid_t child) {
+  int status = 0;
+  TIDEPOOL_CHECK(::waitpid(child, &status, 0) == child, "the child can be waited for");
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+ProgramResult run_tidepool(const std::vector<std::string>& arguments, const std::string& input) {
+  const TempFolder folder;
+  std::ofstream(folder / "in", std::ios::binary) << input;
+  const pid_t child = ::fork();
+  TIDEPOOL_CHECK(child >= 0, "a process can be made");
+  if (child == 0) {
+    redirect(STDIN_FILENO, folder / "in", O_RDONLY);
+    redirect(STDOUT_FILENO, folder / "out", O_WRONLY | O_CREAT);
+    redirect(STDERR_FILENO, folder / "err", O_WRONLY | O_CREAT);
+    become_tidepool(arguments);
+  }
+  ProgramResult result;
+  result.status = exit_status(child);
+  result.out = read_text(folder / "out");
+  result.err = read_text(folder / "err");
+  return result;
+}
+
+std::string golden(const std::string& name) {
+  return std::string(TIDEPOOL_GOLDEN_DIR) + "/" + name;
+}
+
+const Json& at(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  TIDEPOOL_CHECK(value != nullptr, std::string(key) + " is missing in " + write_json(object));
+  return *value;
+}
+
+std::vector<int64_t> integers(const Json& array) {
+  std::vector<int64_t> values;
+  for (const Json& value : array.as_array())
+    values.push_back(value.try_int64().value());
+  return values;
+}
+
+TerminalProgram::TerminalProgram(const std::vector<std::string>& arguments,
+                                 const std::vector<std::pair<std::string, std::string>>& environment) {
+  const winsize size{40, 200, 0, 0};
+  child_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
+  TIDEPOOL_CHECK(child_ >= 0, "a terminal can be made");
+  if (child_ != 0) return;
+  ::setenv("TERM", "xterm", 1);
+  ::unsetenv("NO_COLOR");
+  for (const auto& [name, value] : environment)
+    ::setenv(name.c_str(), value.c_str(), 1);
+  become_tidepool(arguments);
+}
+
+TerminalProgram::~TerminalProgram() {
+  if (child_ > 0) {
+    ::kill(child_, SIGKILL);
+    (void)exit_status(child_);
+  }
+  ::close(terminal_);
+}
+
+void TerminalProgram::send(std::string_view keys) const {
+  TIDEPOOL_CHECK(::write(terminal_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()),
+                 "a terminal takes what is typed");
+}
+
+std::string TerminalProgram::read_until(std::string_view text) {
+  while (true) {
+    if (const size_t found = pending_.find(text); found != std::string::npos) {
+      const std::string result = pending_.substr(0, found + text.size());
+      pending_.erase(0, result.size());
+      return result;
+    }
+    if (read_more() != More::kText) return std::exchange(pending_, {});
+  }
+}
+
+TerminalProgram::More TerminalProgram::read_more() {
+  pollfd ready{terminal_, POLLIN, 0};
+  if (::poll(&ready, 1, kPatienceMs) <= 0) return More::kSilence;
+  std::array<char, 4096> buffer{};
+  const ssize_t bytes = ::read(terminal_, buffer.data(), buffer.size());
+  if (bytes <= 0) return More::kEnd;
+  pending_.append(buffer.data(), static_cast<size_t>(bytes));
+  return More::kText;
+}
+
+int TerminalProgram::wait() {
+  More more = More::kText;
+  while (more == More::kText)
+    more = read_more();
+  if (more == More::kSilence) ::kill(child_, SIGKILL);
+  const int status = exit_status(child_);
+  child_ = -1;
+  return status;
+}
+
+}  // namespace tidepool
