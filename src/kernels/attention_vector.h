@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "kernels/kernel_table.h"
 #include "kernels/math_vector.h"
 
@@ -70,7 +72,8 @@ inline constexpr size_t kTileHeads = kLanes / kTileRows;
 /// The scratch of one call and what it holds between blocks.
 struct AttentionState {
   const AttentionArgs& args;
-  float* rows;     ///< [64, width], this block's rows, decoded
+  size_t stride;   ///< of rows
+  float* rows;     ///< [64, stride], this block's rows, decoded
   float* p;        ///< [heads, 64], their scores, then their probabilities
   float* max;      ///< [heads]
   float* sum;      ///< [heads]
@@ -78,65 +81,120 @@ struct AttentionState {
 
   explicit AttentionState(const AttentionArgs& call)
       : args(call),
+        stride(call.width + kAttentionRowPadding),
         rows(call.scratch),
-        p(rows + kAttentionBlock * call.width),
+        p(rows + kAttentionBlock * stride),
         max(p + kAttentionBlock * call.heads),
         sum(max + call.heads),
         rescale(sum + call.heads) {}
 };
 
+/// The first `count` values (of at least one vector where `kIsWhole`).
+template <bool kIsWhole>
+TIDEPOOL_INLINE Vec::F load_part(const float* from, size_t count) {
+  return kIsWhole ? Vec::load(from) : Vec::load(from, count);
+}
+
+/// One tile's products of the kLanes columns from `i` on, of which `rest` exist. Indices are constants, and not those
+/// of a loop, because gcc decides before it unrolls loops whether an array can be registers.
+template <bool kIsWhole, size_t... kIndex>
+TIDEPOOL_INLINE void add_products(const float* const* head, const float* const* row, size_t i, size_t rest,
+                                  Vec::F (&sum)[kTileHeads * kTileRows], std::index_sequence<kIndex...> /*sums*/) {
+  static_assert(kTileRows == 4);
+  const Vec::F k[kTileRows] = {load_part<kIsWhole>(row[0] + i, rest), load_part<kIsWhole>(row[1] + i, rest),
+                               load_part<kIsWhole>(row[2] + i, rest), load_part<kIsWhole>(row[3] + i, rest)};
+  ((sum[kIndex] =
+        Vec::fma(load_part<kIsWhole>(head[kIndex / kTileRows] + i, rest), k[kIndex % kTileRows], sum[kIndex])),
+   ...);
+}
+
+/// q . row for one tile: lane 4 h + j is head h with row j. `kIsWhole`: the width is a multiple of kLanes.
+template <bool kIsWhole, size_t... kIndex>
+TIDEPOOL_INLINE Vec::F multiply_tile(const float* const* head, const float* const* row, size_t width,
+                                     std::index_sequence<kIndex...> indices) {
+  Vec::F sum[kTileHeads * kTileRows] = {(static_cast<void>(kIndex), Vec::zero())...};
+  for (size_t i = 0; i < width; i += kLanes)
+    add_products<kIsWhole>(head, row, i, width - i, sum, indices);
+  return Vec::sums(sum);
+}
+
 /// p[h, j] = scale * q[h] . row[j] for one tile. Heads and rows past the end repeat the last one.
-inline void score_tile(const AttentionState& state, size_t first_head, size_t first_row, size_t count) {
+template <bool kIsWhole>
+void score_tile(const AttentionState& state, size_t first_head, size_t first_row, size_t count) {
   const AttentionArgs& args = state.args;
   const float* head[kTileHeads];
   const float* row[kTileRows];
   for (size_t h = 0; h < kTileHeads; ++h)
     head[h] = args.q + smaller(first_head + h, args.heads - 1) * args.width;
   for (size_t j = 0; j < kTileRows; ++j)
-    row[j] = state.rows + smaller(first_row + j, count - 1) * args.width;
-  Vec::F sum[kTileHeads * kTileRows];
-  for (Vec::F& value : sum)
-    value = Vec::zero();
-  for (size_t i = 0; i < args.width; i += kLanes) {
-    const size_t rest = args.width - i;
-    Vec::F k[kTileRows];
-    for (size_t j = 0; j < kTileRows; ++j)
-      k[j] = Vec::load(row[j] + i, rest);
-    for (size_t h = 0; h < kTileHeads; ++h) {
-      const Vec::F q = Vec::load(head[h] + i, rest);
-      for (size_t j = 0; j < kTileRows; ++j)
-        sum[h * kTileRows + j] = Vec::fma(q, k[j], sum[h * kTileRows + j]);
-    }
-  }
+    row[j] = state.rows + smaller(first_row + j, count - 1) * state.stride;
+  const Vec::F products =
+      multiply_tile<kIsWhole>(head, row, args.width, std::make_index_sequence<kTileHeads * kTileRows>());
   float scores[kLanes];
-  Vec::store(scores, Vec::mul(Vec::sums(sum), Vec::all(args.scale)));
+  Vec::store(scores, Vec::mul(products, Vec::all(args.scale)));
   for (size_t h = 0; h < kTileHeads && first_head + h < args.heads; ++h) {
     __builtin_memcpy(state.p + (first_head + h) * kAttentionBlock + first_row, scores + h * kTileRows,
                      kTileRows * sizeof(float));
   }
 }
 
-/// Scores of one head become probabilities; the head's max and sum move on.
-inline void normalise_head(const AttentionState& state, size_t head, size_t count) {
-  constexpr size_t kVectors = kAttentionBlock / kLanes;
+/// Rows that all heads meet while they are in the first cache: 16 KiB of it at the released width, beside 8 KiB of
+/// queries that pass through.
+inline constexpr size_t kScoreRows = 8;
+
+template <bool kIsWhole>
+void score_block(const AttentionState& state, size_t count) {
+  for (size_t first_row = 0; first_row < count; first_row += kScoreRows) {
+    const size_t end = smaller(first_row + kScoreRows, count);
+    for (size_t h = 0; h < state.args.heads; h += kTileHeads) {
+      for (size_t j = first_row; j < end; j += kTileRows)
+        score_tile<kIsWhole>(state, h, j, count);
+    }
+  }
+}
+
+/// The largest score of one head so far. Scores past `count` become -inf, so that their probabilities are zero.
+inline float largest_score(const AttentionState& state, size_t head, size_t count) {
   float* p = state.p + head * kAttentionBlock;
   for (size_t j = count; j < kAttentionBlock; ++j)
     p[j] = -__builtin_inff();
   // max gives its second operand where the first is NaN: a NaN score leaves the max alone and shows in the sum.
   Vec::F largest = Vec::all(state.max[head]);
-  for (size_t v = 0; v < kVectors; ++v)
-    largest = Vec::max(Vec::load(p + v * kLanes), largest);
-  const float max = Vec::largest(largest);
+  for (size_t j = 0; j < kAttentionBlock; j += kLanes)
+    largest = Vec::max(Vec::load(p + j), largest);
+  return Vec::largest(largest);
+}
+
+/// Scores of one head become probabilities; the sum of all lanes is theirs.
+inline Vec::F exponentiate_head(const AttentionState& state, size_t head, float max) {
+  float* p = state.p + head * kAttentionBlock;
   Vec::F sum = Vec::zero();
-  for (size_t v = 0; v < kVectors; ++v) {
-    Vec::F value = exponential(Vec::sub(Vec::load(p + v * kLanes), Vec::all(max)));
+  for (size_t j = 0; j < kAttentionBlock; j += kLanes) {
+    Vec::F value = exponential(Vec::sub(Vec::load(p + j), Vec::all(max)));
     sum = Vec::add(sum, value);
     if (state.args.round_probabilities) value = bf16_rounded(value);
-    Vec::store(p + v * kLanes, value);
+    Vec::store(p + j, value);
   }
-  state.rescale[head] = exponential(state.max[head] - max);
-  state.sum[head] = state.sum[head] * state.rescale[head] + Vec::sum(sum);
-  state.max[head] = max;
+  return sum;
+}
+
+/// Scores of up to kLanes heads become probabilities; the heads' max and sum move on. One at a time they would wait for
+/// their two reductions and the exponential of their own rescaling.
+inline void normalise_heads(const AttentionState& state, size_t first, size_t heads, size_t count) {
+  float largest[kLanes] = {};
+  Vec::F sums[kLanes];
+  for (size_t h = 0; h < kLanes; ++h)
+    sums[h] = Vec::zero();
+  for (size_t h = 0; h < heads; ++h) {
+    largest[h] = largest_score(state, first + h, count);
+    sums[h] = exponentiate_head(state, first + h, largest[h]);
+  }
+  const Vec::F max = Vec::load(largest);
+  const Vec::F rescale = exponential(Vec::sub(Vec::load(state.max + first, heads), max));
+  const Vec::F sum = Vec::add(Vec::mul(Vec::load(state.sum + first, heads), rescale), Vec::sums(sums));
+  Vec::store(state.max + first, max, heads);
+  Vec::store(state.sum + first, sum, heads);
+  Vec::store(state.rescale + first, rescale, heads);
 }
 
 /// out[h, i] = out[h, i] * rescale[h] + sum_j p[h, j] row[j, i] for one tile of heads and four vectors of columns.
@@ -161,7 +219,7 @@ void value_tile(const AttentionState& state, size_t first_head, size_t first_col
       out[h][v] = Vec::mul(Vec::load(from + offset[v], columns[v]), rescale);
   }
   for (size_t j = 0; j < count; ++j) {
-    const float* row = state.rows + j * args.width + first_column;
+    const float* row = state.rows + j * state.stride + first_column;
     Vec::F value[kVectors];
     for (size_t v = 0; v < kVectors; ++v)
       value[v] = Vec::load(row + offset[v], columns[v]);
@@ -185,14 +243,15 @@ inline void attend_block(const AttentionState& state, size_t first, size_t count
     const bool is_window = index < args.window.count;
     const RowList& list = is_window ? args.window : args.global;
     decode_row(list.format, list.rows[is_window ? index : index - args.window.count], args.width,
-               state.rows + j * args.width);
+               state.rows + j * state.stride);
   }
-  for (size_t h = 0; h < args.heads; h += kTileHeads) {
-    for (size_t j = 0; j < count; j += kTileRows)
-      score_tile(state, h, j, count);
+  if (args.width % kLanes == 0) {
+    score_block<true>(state, count);
+  } else {
+    score_block<false>(state, count);
   }
-  for (size_t h = 0; h < args.heads; ++h)
-    normalise_head(state, h, count);
+  for (size_t h = 0; h < args.heads; h += kLanes)
+    normalise_heads(state, h, smaller(kLanes, args.heads - h), count);
   constexpr size_t kColumns = 4 * kLanes;
   for (size_t i = 0; i < args.width; i += kColumns) {
     for (size_t h = 0; h < args.heads; h += kTileHeads) {
@@ -209,7 +268,7 @@ inline void sparse_attention_rows(const AttentionArgs& args) {
   const size_t total = args.window.count + args.global.count;
   for (size_t i = 0; i < args.heads * args.width; ++i)
     args.out[i] = 0;
-  if (total == 0 || args.heads == 0) return;
+  if (total == 0 || args.heads == 0 || args.width == 0) return;
   const AttentionState state(args);
   for (size_t h = 0; h < args.heads; ++h) {
     state.max[h] = -1e30F;

@@ -93,15 +93,8 @@ struct Vec {
   }
   /// Lane i of the result is the sum over the lanes of values[i], in the order of sum().
   TIDEPOOL_INLINE static F sums(const F* values) {
-    F fours[4];
-    for (size_t i = 0; i < 4; ++i) {
-      const F* v = values + 4 * i;
-      const F first = add(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
-      const F second = add(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
-      const __m512d a = _mm512_castps_pd(first);
-      const __m512d b = _mm512_castps_pd(second);
-      fours[i] = add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
+    const F fours[4] = {add_quarters(values), add_quarters(values + 4), add_quarters(values + 8),
+                        add_quarters(values + 12)};
     const F low = add(_mm512_shuffle_f32x4(fours[0], fours[1], 0x44), _mm512_shuffle_f32x4(fours[0], fours[1], 0xee));
     const F high = add(_mm512_shuffle_f32x4(fours[2], fours[3], 0x44), _mm512_shuffle_f32x4(fours[2], fours[3], 0xee));
     return add(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
@@ -160,6 +153,14 @@ struct Vec {
   }
 
  private:
+  /// Lane i of each four lanes: the sum of these four lanes of v[i].
+  TIDEPOOL_INLINE static F add_quarters(const F* v) {
+    const F first = add(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    const F second = add(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    const __m512d a = _mm512_castps_pd(first);
+    const __m512d b = _mm512_castps_pd(second);
+    return add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
   TIDEPOOL_INLINE static __mmask16 below(size_t count) {
     return static_cast<__mmask16>(count >= kLanes ? 0xffffU : (1U << count) - 1U);
   }
