@@ -286,10 +286,16 @@ inline void sparse_attention_rows(const AttentionArgs& args) {
   }
 }
 
-/// kLanes index keys, one to a lane: keys[i] is column i of all of them.
+/// Index keys that are scored together, kKeyVectors vectors of them: with eight heads that is sixteen independent sums,
+/// and ten loads for sixteen multiplications.
+inline constexpr size_t kKeyVectors = 2;
+inline constexpr size_t kKeys = kKeyVectors * kLanes;
+static_assert(kKeys <= kIndexKeys);
+
+/// kLanes index keys, one to a lane: keys[i * kKeys] is column i of all of them.
 template <int... kNibble>
 TIDEPOOL_INLINE void store_nibbles(Vec::Nibbles nibbles, Vec::F scale, float* keys) {
-  (Vec::store(keys + kNibble * kLanes, Vec::mul(Vec::decode_nibble<kNibble>(nibbles), scale)), ...);
+  (Vec::store(keys + kNibble * kKeys, Vec::mul(Vec::decode_nibble<kNibble>(nibbles), scale)), ...);
 }
 inline void transpose_fp4_keys(const std::byte* const* key, size_t width, float* keys) {
   for (size_t block = 0; block < width / 32; ++block) {
@@ -298,7 +304,7 @@ inline void transpose_fp4_keys(const std::byte* const* key, size_t width, float*
       scales[l] = e8m0_value(static_cast<uint8_t>(key[l][width / 2 + block]));
     const Vec::F scale = Vec::load(scales);
     for (size_t i = 32 * block; i < 32 * (block + 1); i += 8) {
-      store_nibbles<0, 1, 2, 3, 4, 5, 6, 7>(Vec::gather_fp4(key, i / 2), scale, keys + i * kLanes);
+      store_nibbles<0, 1, 2, 3, 4, 5, 6, 7>(Vec::gather_fp4(key, i / 2), scale, keys + i * kKeys);
     }
   }
 }
@@ -310,7 +316,7 @@ void transpose_keys(const std::byte* const* key, size_t width, float* keys) {
       float values[kLanes];
       Vec::store(values, decode_columns<kFormat>(key[l], width, column));
       for (size_t i = 0; i < smaller(kLanes, width - column); ++i)
-        keys[(column + i) * kLanes + l] = values[i];
+        keys[(column + i) * kKeys + l] = values[i];
     }
   }
 }
@@ -323,42 +329,52 @@ inline void transpose_keys(RowFormat format, const std::byte* const* key, size_t
   }
 }
 
-/// Adds the terms of `kHeads` heads to the scores of kLanes keys, in order.
-template <size_t kHeads>
-TIDEPOOL_INLINE Vec::F add_heads(const IndexScoreArgs& args, size_t first_head, const float* keys, Vec::F score) {
+/// Adds weight * relu(dot) of one head to the score.
+TIDEPOOL_INLINE Vec::F add_head(bool round, Vec::F weight, Vec::F dot, Vec::F score) {
+  const Vec::F relu = Vec::max(Vec::zero(), dot);  // a NaN stays one
+  const Vec::F term = round ? bf16_rounded(Vec::mul(bf16_rounded(relu), weight)) : Vec::mul(relu, weight);
+  return Vec::add(score, term);
+}
+
+/// Adds the terms of the heads from `first_head` on to the scores of kKeys keys, in order.
+template <size_t... kHead>
+TIDEPOOL_INLINE void add_heads(const IndexScoreArgs& args, size_t first_head, Vec::F (&score)[kKeyVectors],
+                               std::index_sequence<kHead...> /*heads*/) {
   const float* q = args.q + first_head * args.width;
-  Vec::F dot[kHeads];
-  for (size_t h = 0; h < kHeads; ++h)
-    dot[h] = Vec::zero();
+  const float* weights = args.weights + first_head;
+  Vec::F first[] = {(static_cast<void>(kHead), Vec::zero())...};
+  Vec::F second[] = {(static_cast<void>(kHead), Vec::zero())...};
   for (size_t i = 0; i < args.width; ++i) {
-    const Vec::F key = Vec::load(keys + i * kLanes);
-    for (size_t h = 0; h < kHeads; ++h)
-      dot[h] = Vec::fma(Vec::all(q[h * args.width + i]), key, dot[h]);
+    const Vec::F key0 = Vec::load(args.scratch + i * kKeys);
+    const Vec::F key1 = Vec::load(args.scratch + i * kKeys + kLanes);
+    const Vec::F values[] = {Vec::all(q[kHead * args.width + i])...};
+    ((first[kHead] = Vec::fma(values[kHead], key0, first[kHead])), ...);
+    ((second[kHead] = Vec::fma(values[kHead], key1, second[kHead])), ...);
   }
-  for (size_t h = 0; h < kHeads; ++h) {
-    const Vec::F weight = Vec::all(args.weights[first_head + h]);
-    const Vec::F relu = Vec::max(Vec::zero(), dot[h]);  // a NaN stays one
-    const Vec::F term = args.round ? bf16_rounded(Vec::mul(bf16_rounded(relu), weight)) : Vec::mul(relu, weight);
-    score = Vec::add(score, term);
-  }
-  return score;
+  ((score[0] = add_head(args.round, Vec::all(weights[kHead]), first[kHead], score[0])), ...);
+  ((score[1] = add_head(args.round, Vec::all(weights[kHead]), second[kHead], score[1])), ...);
 }
 
 inline void index_scores_rows(const IndexScoreArgs& args) {
-  // Eight independent sums hide the latency of the fused multiplication.
   constexpr size_t kHeads = 8;
-  for (size_t j = 0; j < args.count; j += kLanes) {
-    const std::byte* key[kLanes];
-    for (size_t l = 0; l < kLanes; ++l)
-      key[l] = args.keys + smaller(j + l, args.count - 1) * args.key_stride;
-    transpose_keys(args.format, key, args.width, args.scratch);
-    Vec::F score = Vec::zero();
+  for (size_t j = 0; j < args.count; j += kKeys) {
+    for (size_t v = 0; v < kKeyVectors; ++v) {
+      // Past the end the last key is repeated.
+      const std::byte* key[kLanes];
+      for (size_t l = 0; l < kLanes; ++l)
+        key[l] = args.keys + smaller(j + v * kLanes + l, args.count - 1) * args.key_stride;
+      transpose_keys(args.format, key, args.width, args.scratch + v * kLanes);
+    }
+    Vec::F score[kKeyVectors] = {Vec::zero(), Vec::zero()};
     size_t h = 0;
     for (; h + kHeads <= args.heads; h += kHeads)
-      score = add_heads<kHeads>(args, h, args.scratch, score);
+      add_heads(args, h, score, std::make_index_sequence<kHeads>());
     for (; h < args.heads; ++h)
-      score = add_heads<1>(args, h, args.scratch, score);
-    Vec::store(args.scores + j, args.round ? bf16_rounded(score) : score, args.count - j);
+      add_heads(args, h, score, std::make_index_sequence<1>());
+    for (size_t v = 0; v < kKeyVectors && j + v * kLanes < args.count; ++v) {
+      const size_t first = j + v * kLanes;
+      Vec::store(args.scores + first, args.round ? bf16_rounded(score[v]) : score[v], args.count - first);
+    }
   }
 }
 

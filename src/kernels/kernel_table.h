@@ -79,8 +79,10 @@ struct IndexScoreArgs {
   float* scores = nullptr;
   float* scratch = nullptr;  ///< index_scratch_floats(width)
 };
+/// Keys that lie decoded in the scratch at a time, at most.
+inline constexpr size_t kIndexKeys = 32;
 [[nodiscard]] constexpr size_t index_scratch_floats(size_t width) {
-  return 16 * width + 64;
+  return kIndexKeys * width + 64;
 }
 
 /// Residual streams hc_expand can mix: twice what any release has.

@@ -19,8 +19,7 @@ TIDEPOOL_INLINE float e8m0_value(uint8_t code) {
 
 /// Nearest bfloat16, ties to even; a NaN keeps the upper bits of its payload and becomes quiet.
 TIDEPOOL_INLINE Vec::F bf16_rounded(Vec::F a) {
-  const Vec::F quiet = Vec::bit_and(Vec::bit_or(a, Vec::from_bits(0x00400000U)), Vec::from_bits(0xffff0000U));
-  return Vec::where_nan(a, quiet, Vec::round_bits<16>(a));
+  return Vec::round_to_bf16(a);
 }
 
 /// e^x. Below -104 it is 0, above 89 infinite; NaN stays NaN. Against exact values the error is below 2 units of the

@@ -81,8 +81,9 @@ struct Vec {
     const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, half));
     return _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_set1_epi32((1 << kBit) - 1), rounded));
   }
-  TIDEPOOL_INLINE static F where_nan(F value, F nan, F otherwise) {
-    return _mm256_blendv_ps(otherwise, nan, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  TIDEPOOL_INLINE static F round_to_bf16(F a) {
+    const F quiet = bit_and(bit_or(a, from_bits(0x00400000U)), from_bits(0xffff0000U));
+    return _mm256_blendv_ps(round_bits<16>(a), quiet, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
   }
 
   /// (l, l + 1) within each four lanes, then the two, then the fours.

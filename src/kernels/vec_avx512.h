@@ -78,9 +78,15 @@ struct Vec {
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, half));
     return _mm512_castsi512_ps(_mm512_andnot_si512(_mm512_set1_epi32((1 << kBit) - 1), rounded));
   }
-  /// Lanes of `value` that are NaN from `nan`, the others from `otherwise`.
-  TIDEPOOL_INLINE static F where_nan(F value, F nan, F otherwise) {
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q), otherwise, nan);
+  /// Nearest bfloat16, ties to even; a NaN keeps the upper bits of its payload and becomes quiet.
+  TIDEPOOL_INLINE static F round_to_bf16(F a) {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    __m512i rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    rounded = _mm512_mask_add_epi32(rounded, is_odd, bits, _mm512_set1_epi32(0x8000));
+    rounded = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x00400000));
+    return _mm512_castsi512_ps(_mm512_andnot_si512(_mm512_set1_epi32(0xffff), rounded));
   }
 
   /// (l, l + 2) and (l + 1, l + 3) within each four lanes, then the two; then fours (0, 2) and (1, 3), then the two.
