@@ -16,7 +16,8 @@ namespace {
 /// A checkpoint in all three numerics.
 struct Models {
   explicit Models(const std::filesystem::path& path, ModelOptions options = {},
-                  const kernels::KernelTable& kernels = kernels::select_kernels("auto"))
+                  const kernels::KernelTable& kernels = kernels::select_kernels("auto",
+                                                                                kernels::LinearInputs::kFloat32))
       : official(golden::load_model_from(path, options)),
         hp(golden::load_model_from(path, with(options, kHpNumerics))),
         without_grid(golden::load_model_from(path, with(options, {false, false}))),

@@ -66,7 +66,7 @@ class GoldenKernels : public testing::EveryTable {
     }
   }
 };
-TIDEPOOL_FOR_EVERY_TABLE(GoldenKernels);
+INSTANTIATE_TEST_SUITE_P(Kernels, GoldenKernels, ::testing::ValuesIn(testing::linear_tables()), testing::table_name);
 
 TEST_P(GoldenKernels, ActivationsOnTheFp8Grid) {
   std::vector<float> x = golden_.floats("fp8_act.x");

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "kernels/amx_status.h"
 #include "kernels/kernel_table_internal.h"
 
 namespace tidepool::kernels {
@@ -37,6 +39,28 @@ constexpr KernelTable kAvx512 = {
     .hc_expand = avx512::hc_expand,
 };
 
+/// Tiles multiply what is exact in bfloat16; all else is the best vectors'.
+constexpr KernelTable make_amx() {
+  KernelTable table = kAvx512;
+  table.name = "amx";
+  table.needs_bf16_inputs = true;
+  table.linear_fp8 = amx::linear_fp8;
+  table.linear_fp4 = amx::linear_fp4;
+  table.linear_bf16 = amx::linear_bf16;
+  return table;
+}
+constexpr KernelTable kAmx = make_amx();
+
+constexpr KernelTable make_emulated_amx() {
+  KernelTable table = kAmx;
+  table.name = "amx_emulated";
+  table.linear_fp8 = amx_emulated::linear_fp8;
+  table.linear_fp4 = amx_emulated::linear_fp4;
+  table.linear_bf16 = amx_emulated::linear_bf16;
+  return table;
+}
+constexpr KernelTable kEmulatedAmx = make_emulated_amx();
+
 constexpr KernelTable kAvx2 = {
     .name = "avx2",
     .linear_fp8 = avx2::linear_fp8,
@@ -65,6 +89,15 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vbmi");
 }
 
+/// Tries the tiles, and says so where the processor promises what does not work.
+bool has_amx() {
+  const AmxStatus status = amx_status();
+  if (status != AmxStatus::kReady && status != AmxStatus::kUnsupportedByCpu) {
+    log_warning("AMX is not used: {}", amx_status_text(status));
+  }
+  return status == AmxStatus::kReady && has_avx512();
+}
+
 /// Every table of this build, best first, with whether this processor and its operating system can run it. A further
 /// instruction set is one more line here, and one table above.
 struct Candidate {
@@ -72,8 +105,9 @@ struct Candidate {
   bool is_runnable;
 };
 
-std::array<Candidate, 3> all_candidates() {
-  return {Candidate{&kAvx512, has_avx512()}, Candidate{&kAvx2, has_avx2()}, Candidate{&reference_kernels(), true}};
+std::array<Candidate, 4> all_candidates() {
+  return {Candidate{&kAmx, has_amx()}, Candidate{&kAvx512, has_avx512()}, Candidate{&kAvx2, has_avx2()},
+          Candidate{&reference_kernels(), true}};
 }
 
 /// Filled once, at first use; immutable afterwards. (The style page's exception for the kernel table.)
@@ -95,15 +129,25 @@ const Available& available() {
 
 }  // namespace
 
+const KernelTable* emulated_amx_kernels() {
+  return has_avx512() ? &kEmulatedAmx : nullptr;
+}
+
 std::span<const KernelTable* const> available_kernels() {
   return {available().tables.data(), available().count};
 }
 
-const KernelTable& select_kernels(std::string_view name) {
-  if (name == "auto") return *available_kernels().front();
+const KernelTable& select_kernels(std::string_view name, LinearInputs inputs) {
   std::string names;
   for (const KernelTable* table : available_kernels()) {
-    if (table->name == name) return *table;
+    const bool is_fit = inputs == LinearInputs::kExactInBf16 || !table->needs_bf16_inputs;
+    if (name == "auto" && is_fit) return *table;
+    if (table->name == name) {
+      if (is_fit) return *table;
+      throw Error(ErrorCode::kUnsupported,
+                  "kernels '" + std::string(name) +
+                      "' multiply in bfloat16, but these numerics (hp) keep binary32: choose others, or 'auto'");
+    }
     names += std::string(names.empty() ? "" : ", ") + std::string(table->name);
   }
   throw Error(ErrorCode::kUnsupported, "kernels '" + std::string(name) + "': this processor can run " + names +

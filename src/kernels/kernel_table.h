@@ -88,10 +88,19 @@ inline constexpr size_t kIndexKeys = 32;
 /// Residual streams hc_expand can mix: twice what any release has.
 inline constexpr size_t kHcStreamsMax = 8;
 
+/// What the inputs of linears are: bfloat16 under the official numerics, anything under `hp`.
+enum class LinearInputs : uint8_t {
+  kExactInBf16,
+  kFloat32,
+};
+
 /// One instruction set's kernels.
 struct KernelTable {
-  /// As `--isa` and logs spell it: "reference", "avx2", "avx512".
+  /// As `--isa` and logs spell it: "reference", "avx2", "avx512", "amx".
   std::string_view name;
+  /// linear_fp8, linear_fp4 and linear_bf16 multiply in bfloat16: right only where x is exact in it. (AMX. Its products
+  /// also count subnormal operands as zero, and give zero for subnormal results: below 2^-126, that is.)
+  bool needs_bf16_inputs = false;
 
   void (*linear_fp8)(const LinearArgs& args) noexcept;
   void (*linear_fp4)(const LinearArgs& args) noexcept;
@@ -127,7 +136,9 @@ struct KernelTable {
 /// All tables this build has and this processor can run, best first; the last is the reference.
 [[nodiscard]] std::span<const KernelTable* const> available_kernels();
 
-/// The table called `name` ("auto" = the best). Throws Error(kUnsupported) naming what this processor can run.
-[[nodiscard]] const KernelTable& select_kernels(std::string_view name);
+/// The table called `name` ("auto" = the best that takes `inputs`). Throws Error(kUnsupported) naming what this
+/// processor can run, and for a table that cannot take `inputs`.
+[[nodiscard]] const KernelTable& select_kernels(std::string_view name,
+                                                LinearInputs inputs = LinearInputs::kExactInBf16);
 
 }  // namespace tidepool::kernels

@@ -40,4 +40,22 @@ void hc_expand(float* stream, const float* y, const float* post, const float* co
                size_t width) noexcept;
 }  // namespace avx512
 
+/// On tiles, with the other entries of avx512; needs both. Inputs are exact in bfloat16.
+namespace amx {
+void linear_fp8(const LinearArgs& args) noexcept;
+void linear_fp4(const LinearArgs& args) noexcept;
+void linear_bf16(const LinearArgs& args) noexcept;
+/// A product of small integers, with its own configuration; needs tiles only.
+[[nodiscard]] bool multiplies_one_tile_right() noexcept;
+}  // namespace amx
+
+namespace amx_emulated {
+void linear_fp8(const LinearArgs& args) noexcept;
+void linear_fp4(const LinearArgs& args) noexcept;
+void linear_bf16(const LinearArgs& args) noexcept;
+}  // namespace amx_emulated
+
+/// The code of the "amx" table on emulated tiles, for tests alone: slow, and in no list. Null without AVX-512.
+[[nodiscard]] const KernelTable* emulated_amx_kernels();
+
 }  // namespace tidepool::kernels

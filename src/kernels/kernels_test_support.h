@@ -12,6 +12,7 @@
 #include "formats/bf16.h"
 #include "formats/matrix.h"
 #include "kernels/kernel_table.h"
+#include "kernels/kernel_table_internal.h"
 
 // What the tests of the kernels share: numbers that are the same on every run, and matrices of them.
 
@@ -122,6 +123,20 @@ inline int bf16_steps(float a, float b) {
     return bits < 0x8000 ? bits : 0x8000 - bits;
   };
   return std::abs(place(a) - place(b));
+}
+
+/// Uniform in [-scale, scale), and exact in bfloat16 where the table's linears want that.
+inline std::vector<float> linear_inputs(const KernelTable& table, Random& random, size_t count, float scale = 1) {
+  std::vector<float> result = random.values(count, scale);
+  if (table.needs_bf16_inputs) reference_kernels().round_bf16(result.data(), count);
+  return result;
+}
+
+/// The tables this processor has, and the one whose tiles are emulated: for tests of linears.
+inline std::vector<const KernelTable*> linear_tables() {
+  std::vector<const KernelTable*> tables(available_kernels().begin(), available_kernels().end());
+  if (emulated_amx_kernels() != nullptr) tables.push_back(emulated_amx_kernels());
+  return tables;
 }
 
 /// Tests that run once for each table this processor has.

@@ -8,7 +8,7 @@ namespace {
 using kernels::testing::Random;
 
 class RuntimeLinear : public kernels::testing::EveryTable {};
-INSTANTIATE_TEST_SUITE_P(Kernels, RuntimeLinear, ::testing::ValuesIn(kernels::available_kernels()),
+INSTANTIATE_TEST_SUITE_P(Kernels, RuntimeLinear, ::testing::ValuesIn(kernels::testing::linear_tables()),
                          kernels::testing::table_name);
 
 TEST_P(RuntimeLinear, GivesTheBitsOfOneCallWhateverTheNumberOfThreads) {
@@ -17,7 +17,7 @@ TEST_P(RuntimeLinear, GivesTheBitsOfOneCallWhateverTheNumberOfThreads) {
        {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32, MatrixFormat::kBf16, MatrixFormat::kFloat32}) {
     const auto matrix = kernels::testing::random_matrix(random, format, 1030, 256);
     for (const size_t rows : {1U, 9U}) {
-      const std::vector<float> x = random.values(rows * 256);
+      const std::vector<float> x = kernels::testing::linear_inputs(table(), random, rows * 256);
       const std::vector<float> expected = kernels::testing::run_linear(table(), matrix.view, x, rows);
       for (const size_t threads : {1U, 2U, 5U}) {
         ThreadPool pool(threads);
@@ -35,7 +35,7 @@ TEST_P(RuntimeLinear, StridedRowsAndNoRows) {
   Random random(2);
   ThreadPool pool(2);
   const auto matrix = kernels::testing::random_matrix(random, MatrixFormat::kBf16, 40, 64);
-  const std::vector<float> x = random.values(size_t{3} * 80);
+  const std::vector<float> x = kernels::testing::linear_inputs(table(), random, size_t{3} * 80);
   std::vector<float> y(size_t{3} * 50, 123.0F);
   linear({pool, table()}, matrix.view, Span2d<const float>(x.data(), 3, 64, 80), Span2d<float>(y.data(), 3, 40, 50));
   for (size_t r = 0; r < 3; ++r) {

@@ -1,6 +1,18 @@
 #include "model/math.h"
 
+#include <fmt/format.h>
+
+#include "base/error.h"
+
 namespace tidepool {
+
+Math::Math(const Runtime& runtime, Numerics numerics) : runtime_(runtime), numerics_(numerics) {
+  if (!runtime.kernels.needs_bf16_inputs || linear_inputs(numerics) == kernels::LinearInputs::kExactInBf16) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("numerics 'hp' keep activations in binary32, and kernels '{}' multiply in bfloat16: choose "
+                          "other kernels (--isa), or the official numerics",
+                          runtime.kernels.name));
+}
 
 void Math::round(std::span<float> values) const {
   if (numerics_.round_to_bf16) runtime_.kernels.round_bf16(values.data(), values.size());

@@ -18,11 +18,17 @@ struct Numerics {
 inline constexpr Numerics kOfficialNumerics{true, true};
 inline constexpr Numerics kHpNumerics{false, true};
 
+/// What the linears are given under these numerics; decides which kernels may run them.
+[[nodiscard]] constexpr kernels::LinearInputs linear_inputs(const Numerics& numerics) {
+  return numerics.round_to_bf16 ? kernels::LinearInputs::kExactInBf16 : kernels::LinearInputs::kFloat32;
+}
+
 /// The arithmetic a layer uses: kernels and threads, with the rounding points of the chosen numerics in this one place.
 /// Borrowed parts must outlive it. One forward pass at a time.
 class Math {
  public:
-  Math(const Runtime& runtime, Numerics numerics) : runtime_(runtime), numerics_(numerics) {}
+  /// Throws Error(kUnsupported) when the kernels multiply in bfloat16 and the numerics keep more.
+  Math(const Runtime& runtime, Numerics numerics);
 
   [[nodiscard]] const kernels::KernelTable& kernels() const { return runtime_.kernels; }
   [[nodiscard]] const Numerics& numerics() const { return numerics_; }

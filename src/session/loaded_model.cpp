@@ -15,7 +15,7 @@ constexpr std::string_view kTokenizerFile = "tokenizer.json";
 }  // namespace
 
 LoadedModel::LoadedModel(const LoadOptions& options)
-    : pool_(options.threads), runtime_{pool_, kernels::select_kernels(options.isa)} {}
+    : pool_(options.threads), runtime_{pool_, kernels::select_kernels(options.isa, linear_inputs(options.numerics))} {}
 
 std::unique_ptr<LoadedModel> LoadedModel::load(const LoadOptions& options, const LoadProgress& progress) {
   constexpr size_t kSteps = 3;

@@ -23,7 +23,7 @@ struct LoadOptions {
   std::filesystem::path folder;
   /// 0: one per physical core.
   size_t threads = 0;
-  /// Name of the kernels, or "auto".
+  /// Name of the kernels, or "auto": the best that the numerics allow.
   std::string isa = "auto";
   Numerics numerics = kOfficialNumerics;
 };
@@ -54,7 +54,8 @@ class LoadedModel {
   [[nodiscard]] const GenerationDefaults& defaults() const { return defaults_; }
   /// The tokens that end an output: the config's and those generation_config.json adds.
   [[nodiscard]] std::vector<int32_t> stop_ids() const;
-  /// The same checkpoint under other numerics.
+  /// The same checkpoint under other numerics. Those that keep binary32 do not run on every kernel
+  /// (kernels::select_kernels).
   [[nodiscard]] std::unique_ptr<const Model> make_model(const ModelOptions& options) const;
 
  private:
