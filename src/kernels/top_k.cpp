@@ -1,22 +1,35 @@
 #include "kernels/top_k.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
+#include <limits>
 
 #include "base/check.h"
 
+// Two ways to the same answer. Where k is small against the number of scores, a threshold that about six times k scores
+// reach is estimated from a sample; one pass, 32 scores to a branch, then collects what is above it, raising the
+// threshold whenever there is no room, and the answer is found among those. Where fewer than k were above the estimate,
+// the pass is made again without it. For large k the scores are read three times, with a histogram of a part of their
+// bits each.
+
 namespace tidepool::kernels {
 namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Unsigned numbers in the order of the scores. 0 stands for what is never selected.
 uint32_t order_key(float score) {
   // Adding +0 turns -0 into +0 and leaves all else.
   const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0F);
-  constexpr uint32_t kMinusInfinity = 0xff800000U;
-  constexpr uint32_t kInfinity = 0x7f800000U;
-  if ((bits & 0x7fffffffU) > kInfinity || bits == kMinusInfinity) return 0;
+  if (std::isnan(score) || score == kMinusInfinity) return 0;
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+float score_of(uint32_t key) {
+  return std::bit_cast<float>((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
 }
 
 /// The smallest selected key, and how many of the scores that have it are selected.
@@ -25,9 +38,10 @@ struct Threshold {
   size_t ties = 0;
 };
 
-/// Finds the k-th largest key from its upper bits down, 11, 11 and 10 at a time: three passes with a histogram each
-/// (8 KiB, in the first cache). There must be at least k selectable scores, k > 0.
-Threshold find_threshold(std::span<const float> scores, size_t k) {
+/// Finds the k-th largest key of `count` that key_of(i) gives, from its upper bits down, 11, 11 and 10 at a time: three
+/// passes with a histogram each (8 KiB, in the first cache). There must be at least k keys but 0, k > 0.
+template <typename KeyOf>
+Threshold find_threshold(size_t count, size_t k, const KeyOf& key_of) {
   struct Digit {
     unsigned shift;
     unsigned bits;
@@ -36,39 +50,153 @@ Threshold find_threshold(std::span<const float> scores, size_t k) {
   Threshold threshold{.key = 0, .ties = k};
   uint32_t known = 0;  // the bits of the key that are settled
   for (const Digit digit : kDigits) {
-    std::array<uint32_t, 2048> count{};
+    std::array<uint32_t, 2048> histogram{};
     const uint32_t mask = (1U << digit.bits) - 1;
-    for (const float score : scores) {
-      const uint32_t key = order_key(score);
-      if (key != 0 && (key & known) == threshold.key) ++count[(key >> digit.shift) & mask];
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t key = key_of(i);
+      if (key != 0 && (key & known) == threshold.key) ++histogram[(key >> digit.shift) & mask];
     }
     uint32_t value = mask;
-    while (count[value] < threshold.ties)
-      threshold.ties -= count[value--];
+    while (histogram[value] < threshold.ties)
+      threshold.ties -= histogram[value--];
     threshold.key |= value << digit.shift;
     known |= mask << digit.shift;
   }
   return threshold;
 }
 
+/// Passes take(i) the places of the selected among `count` keys, in order.
+template <typename KeyOf, typename Take>
+void take_selected(size_t count, Threshold threshold, const KeyOf& key_of, const Take& take) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t key = key_of(i);
+    if (key < threshold.key) continue;
+    if (key == threshold.key && threshold.ties == 0) continue;
+    if (key == threshold.key) --threshold.ties;
+    take(i);
+  }
+}
+
+/// Scores compared before a branch asks whether any was above.
+constexpr size_t kStep = 32;
+constexpr size_t kCandidatesMax = 8192;
+/// Scores the threshold is estimated from, evenly spaced.
+constexpr size_t kSamples = 2048;
+/// How many times k the threshold is aimed at: if the sample is as good as a random one, fewer than k of the scores
+/// reach it once in a thousand times (a sum of six exponentials is below a sixth of its mean).
+constexpr size_t kAim = 6;
+/// Below this the candidates are at least four times k, so that cutting them back to k is rare.
+constexpr size_t kSmallKMax = kCandidatesMax / 4;
+/// What may still be among the k largest of the scores read so far, in ascending order of index.
+struct Candidates {
+  size_t k;
+  float above;  ///< only scores above this can still be selected
+  size_t count = 0;
+  std::array<uint32_t, kCandidatesMax> key;
+  std::array<uint32_t, kCandidatesMax> index;
+
+  Candidates(size_t selected, float threshold) : k(selected), above(threshold) {}
+
+  void add(float score, size_t place) {
+    key[count] = order_key(score);
+    index[count++] = static_cast<uint32_t>(place);
+  }
+  /// Keeps the k largest. Later scores equal to the least of them would lose to it.
+  void cut() {
+    const auto key_of = [this](size_t i) { return key[i]; };
+    const Threshold threshold = find_threshold(count, k, key_of);
+    size_t kept = 0;
+    take_selected(count, threshold, key_of, [&](size_t i) {
+      key[kept] = key[i];
+      index[kept++] = index[i];
+    });
+    count = kept;
+    above = score_of(threshold.key);
+  }
+};
+
+/// A value that about kAim * k of the scores are above.
+float estimate_threshold(std::span<const float> scores, size_t k) {
+  std::array<uint32_t, kSamples> sample{};
+  const size_t stride = scores.size() / kSamples;
+  size_t selectable = 0;
+  for (size_t i = 0; i < kSamples; ++i) {
+    sample[i] = order_key(scores[i * stride]);
+    selectable += sample[i] != 0 ? 1 : 0;
+  }
+  const size_t rank = std::max(kAim, kAim * k / stride + 1);
+  if (rank >= selectable) return kMinusInfinity;
+  const Threshold threshold = find_threshold(kSamples, rank, [&](size_t i) { return sample[i]; });
+  return std::nextafter(score_of(threshold.key), kMinusInfinity);
+}
+
+bool is_any_above(const float* scores, __m128 above) {
+  __m128 any = _mm_setzero_ps();
+  for (size_t i = 0; i < kStep; i += 4)
+    any = _mm_or_ps(any, _mm_cmpgt_ps(_mm_loadu_ps(scores + i), above));
+  return _mm_movemask_ps(any) != 0;
+}
+
+void add_step(const float* scores, size_t place, __m128 above, Candidates& candidates) {
+  for (size_t i = 0; i < kStep; i += 4) {
+    auto found = static_cast<unsigned>(_mm_movemask_ps(_mm_cmpgt_ps(_mm_loadu_ps(scores + i), above)));
+    for (; found != 0; found &= found - 1) {
+      const size_t next = i + static_cast<size_t>(std::countr_zero(found));
+      candidates.add(scores[next], place + next);
+    }
+  }
+}
+
+void collect(std::span<const float> scores, Candidates& candidates) {
+  // Across pages, where the processor's own prefetch stops.
+  constexpr size_t kAhead = 1024;
+  __m128 above = _mm_set1_ps(candidates.above);
+  size_t begin = 0;
+  for (; begin + kStep <= scores.size(); begin += kStep) {
+    const float* step = scores.data() + begin;
+    _mm_prefetch(reinterpret_cast<const char*>(step + kAhead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(step + kAhead + kStep / 2), _MM_HINT_T0);
+    if (!is_any_above(step, above)) continue;
+    add_step(step, begin, above, candidates);
+    if (candidates.count + kStep <= kCandidatesMax) continue;
+    candidates.cut();
+    above = _mm_set1_ps(candidates.above);
+  }
+  for (; begin < scores.size(); ++begin) {
+    if (scores[begin] > candidates.above) candidates.add(scores[begin], begin);
+  }
+}
+
+/// The k largest of the scores above `above`, fewer where there are fewer.
+size_t select_above(std::span<const float> scores, float above, size_t k, std::span<uint32_t> indices) {
+  Candidates candidates(k, above);
+  collect(scores, candidates);
+  if (candidates.count > k) candidates.cut();
+  std::copy_n(candidates.index.begin(), candidates.count, indices.begin());
+  return candidates.count;
+}
+
 }  // namespace
 
 size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t> indices) {
   TIDEPOOL_CHECK(indices.size() >= std::min(k, scores.size()), "top-k: no room for the indices");
+  if (k == 0) return 0;
+  if (k <= kSmallKMax && scores.size() >= 2 * kCandidatesMax) {
+    const float estimate = estimate_threshold(scores, k);
+    const size_t written = select_above(scores, estimate, k, indices);
+    // Above -inf, fewer than k are all there are.
+    if (written == k || estimate == kMinusInfinity) return written;
+    return select_above(scores, kMinusInfinity, k, indices);
+  }
+  const auto key_of = [&](size_t i) { return order_key(scores[i]); };
   size_t selectable = 0;
-  for (const float score : scores)
-    selectable += order_key(score) != 0 ? 1 : 0;
+  for (size_t i = 0; i < scores.size(); ++i)
+    selectable += key_of(i) != 0 ? 1 : 0;
   // With room for all, every key from 1 on is taken.
   Threshold threshold{.key = 1, .ties = selectable};
-  if (k < selectable) threshold = k == 0 ? Threshold{.key = ~0U, .ties = 0} : find_threshold(scores, k);
+  if (k < selectable) threshold = find_threshold(scores.size(), k, key_of);
   size_t written = 0;
-  for (size_t i = 0; i < scores.size(); ++i) {
-    const uint32_t key = order_key(scores[i]);
-    if (key < threshold.key) continue;
-    if (key == threshold.key && threshold.ties == 0) continue;
-    if (key == threshold.key) --threshold.ties;
-    indices[written++] = static_cast<uint32_t>(i);
-  }
+  take_selected(scores.size(), threshold, key_of, [&](size_t i) { indices[written++] = static_cast<uint32_t>(i); });
   return written;
 }
 

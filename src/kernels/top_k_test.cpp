@@ -60,6 +60,44 @@ TEST(TopK, AMillionScores) {
   EXPECT_EQ(selected(rounded, 16384), selected_by_sort(rounded, 16384));
 }
 
+/// Orders that mislead an estimate from evenly spaced scores, or that make every score the largest so far.
+TEST(TopK, AgreesWithAStableSortOnUnkindOrders) {
+  Random random(3);
+  for (const size_t n : {16383U, 16384U, 16385U, 40000U, 40961U}) {
+    std::vector<std::vector<float>> orders;
+    orders.push_back(random.values(n));
+    std::sort(orders.back().begin(), orders.back().end());
+    orders.emplace_back(orders.back().rbegin(), orders.back().rend());
+    // Both parts ascend; the scores at multiples of the spacing, n / 2048, are above all others or below.
+    const size_t spacing = n / 2048;
+    for (const float at_spacing : {1e6F, -1e6F}) {
+      orders.emplace_back(n);
+      for (size_t i = 0; i < n; ++i)
+        orders.back()[i] = static_cast<float>(i) + (i % spacing == 0 ? at_spacing : 0);
+    }
+    // Fewer selectable ones than asked for, or just as many.
+    for (const size_t step : {n, n / 511, n / 512, n / 513}) {
+      orders.emplace_back(n, -kInfinity);
+      for (size_t i = 1; i < n; i += step)
+        orders.back()[i] = random.value();
+    }
+    orders.emplace_back(n, kNaN);
+    orders.back()[n - 1] = 0;
+    // Equal ones on both sides of the threshold, zeros of both signs.
+    orders.emplace_back(n);
+    for (float& v : orders.back())
+      v = static_cast<float>(random.below(3)) * -0.0F;
+    orders.emplace_back(n);
+    for (float& v : orders.back())
+      v = std::numeric_limits<float>::lowest() / static_cast<float>(1 + random.below(2));
+    for (size_t order = 0; order < orders.size(); ++order) {
+      for (const size_t k : {1U, 6U, 512U, 2048U, 2049U})
+        ASSERT_EQ(selected(orders[order], k), selected_by_sort(orders[order], k))
+            << n << " " << k << " order " << order;
+    }
+  }
+}
+
 TEST(TopK, OfEqualScoresTheLowestIndicesAreTaken) {
   const std::vector<float> equal(1'000'000, -1.5F);
   std::vector<uint32_t> first(512);
