@@ -26,6 +26,7 @@ enum class FinishReason : uint8_t {
 /// As protocols and scripts spell it: "stop", "stop", "length", "length", "cancelled".
 [[nodiscard]] std::string_view finish_reason_name(FinishReason reason);
 
+/// How one sequence is continued, and when that ends.
 struct GenerationOptions {
   SamplingParams sampling;
   /// Tokens that end the output; they are its last token.
@@ -36,6 +37,7 @@ struct GenerationOptions {
   int64_t min_tokens = 0;
   /// Prompt and output together; nothing: what the model was made for. At most that.
   std::optional<int64_t> context_max;
+  /// How much of the prompt the decoder reads.
   Replay replay = Replay::kBounded;
   /// Prompt tokens per forward call.
   size_t chunk = 512;
@@ -43,6 +45,7 @@ struct GenerationOptions {
   LogitsConstraint* constraint = nullptr;
 };
 
+/// What one call of next() gave.
 struct GenerationStep {
   /// Nothing when the step was cancelled before it began.
   std::optional<SampledToken> token;

@@ -13,8 +13,8 @@ namespace tidepool {
 
 /// A model in both numerics on one checkpoint, as a trace needs it.
 struct TraceSetup {
-  const Model& official;
-  const Model& hp;
+  const Model& official;                 ///< for plain names
+  const Model& hp;                       ///< for "hp." and "_hp" names
   const Model& without_activation_grid;  ///< hp numerics and no activation grid, for "logits_noactq"
   const Runtime& runtime;
 };
@@ -23,8 +23,8 @@ struct TraceOptions {
   /// Which numerics the case's tensors are computed in. kByName: plain names official, "hp." and "_hp" names hp,
   /// "_noactq" without the activation grid.
   enum class Numerics : uint8_t { kByName, kOfficial, kHp } numerics = Numerics::kByName;
-  Replay replay = Replay::kFull;
-  size_t chunk = 512;
+  Replay replay = Replay::kFull;  ///< of the prompt; the reference runs all of it
+  size_t chunk = 512;             ///< prompt tokens per forward call; changes no result
 };
 
 /// A computed tensor, owned.
@@ -37,8 +37,9 @@ struct TraceTensor {
 
 struct TraceResult {
   std::vector<TraceTensor> tensors;
-  std::vector<std::string>
-      not_computed;  ///< names in the case that are inputs, spreads of the reference, or a known fault
+  /// Outputs the case names for which there is nothing to compute: spreads of the reference, a known fault of it, or
+  /// numerics that are not asked for.
+  std::vector<std::string> not_computed;
 };
 
 /// Reads a case (layout of the golden vectors, docs/vectors.md) and computes every output tensor it names.

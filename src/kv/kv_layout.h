@@ -17,10 +17,10 @@ struct KvSource {
   int64_t ratio = 1;
   RowFormat entry_format = RowFormat::kFp4Block16;
   RowFormat key_format = RowFormat::kFp4Block32;
-  size_t entry_width = 0;
-  size_t key_width = 0;
-  size_t entry_bytes = 0;
-  size_t key_bytes = 0;
+  size_t entry_width = 0;     ///< values of an entry
+  size_t key_width = 0;       ///< values of an index key
+  size_t entry_bytes = 0;     ///< of an entry, packed
+  size_t key_bytes = 0;       ///< of an index key, packed
   size_t entries_offset = 0;  ///< of its entries, from the start of a block
   size_t keys_offset = 0;     ///< of its index keys, from the start of a block
 
@@ -32,9 +32,9 @@ struct KvLayout {
   std::vector<KvSource> sources;
   size_t block_bytes = 0;  ///< of one block over all sources
 
-  size_t window_layers = 0;  ///< layers with a window ring (all of them)
-  size_t first_decoder_layer = 0;
-  int64_t window = 0;  ///< positions a query sees, itself included
+  size_t window_layers = 0;        ///< layers with a window ring (all of them)
+  size_t first_decoder_layer = 0;  ///< its window and those above hold only rows that entered the decoder
+  int64_t window = 0;              ///< positions a query sees, itself included
   RowFormat window_format = RowFormat::kFp8Block32;
   size_t window_width = 0;
   size_t window_row_bytes = 0;

@@ -58,13 +58,18 @@ class SequenceState {
   void append(std::span<const InputToken> tokens);
 
   /// Takes back all positions from `new_length` on. At most layout().rollback_max positions below the longest length
-  /// ever reached: what the rings still hold. Afterwards the state equals one that never went further.
+  /// ever reached: what the rings still hold. Afterwards the state equals one that never went further, unless it goes
+  /// below the length of a prompt of which the decoder read the last positions only: the decoder's windows then lack
+  /// that many rows at their beginning.
   void rollback(int64_t new_length);
+  /// Whether rollback() may be asked for `new_length`.
   [[nodiscard]] bool can_rollback(int64_t new_length) const;
 
   /// Entry `index` of source `source` (entry j covers tokens [j*ratio, (j+1)*ratio)).
   [[nodiscard]] const std::byte* entry(size_t source, int64_t index) const;
+  /// The index key of the same entry.
   [[nodiscard]] const std::byte* key(size_t source, int64_t index) const;
+  /// The same places for the layer that computes them; append() has made room. Not below global_end().
   [[nodiscard]] std::span<std::byte> entry_for_write(size_t source, int64_t index);
   [[nodiscard]] std::span<std::byte> key_for_write(size_t source, int64_t index);
   /// The keys of one source that lie in memory one after the other from `index` on, at most `count`.

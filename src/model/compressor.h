@@ -21,7 +21,7 @@ struct GlobalKvWriter {
   const LayerPlan& plan;
   const RopeTable& rope;
   float norm_eps = 0;
-  size_t rope_dim = 0;
+  size_t rope_dim = 0;  ///< last values of entry and key that are rotated
   /// Test hook: rotates entry j at position j instead of j * ratio.
   bool unscaled_rope_position = false;
 };

@@ -19,8 +19,8 @@ struct Engram {
   size_t slot = 0;      ///< place among the Engram layers
   size_t layer = 0;     ///< for the probe
   size_t head_dim = 0;  ///< width of a table row
-  size_t streams = 0;
-  size_t hidden = 0;
+  size_t streams = 0;   ///< residual streams
+  size_t hidden = 0;    ///< width of a stream
   float norm_eps = 0;
 };
 

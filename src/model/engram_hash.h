@@ -18,9 +18,12 @@ class EngramHash {
   /// from the config's, or the map's from the compressed vocabulary.
   EngramHash(const EngramConfig& config, std::vector<int32_t> token_map);
 
+  /// Table rows a token reads in one layer: (max_ngram_size - 1) * n_heads.
   [[nodiscard]] size_t columns() const { return columns_; }
   [[nodiscard]] int64_t pad_id() const { return pad_; }  ///< compressed id that stands for "nothing here"
   [[nodiscard]] std::span<const int32_t> token_map() const { return token_map_; }
+  /// Constants of the layer at `slot` among EngramConfig::layer_ids: the size and the first row of each column's part
+  /// of the table, both [columns()], and the factor of each token of an n-gram, [max_ngram_size], the newest first.
   [[nodiscard]] std::span<const int64_t> primes(size_t slot) const { return layers_[slot].primes; }
   [[nodiscard]] std::span<const int64_t> offsets(size_t slot) const { return layers_[slot].offsets; }
   [[nodiscard]] std::span<const int64_t> multipliers(size_t slot) const { return layers_[slot].multipliers; }

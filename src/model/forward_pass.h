@@ -67,10 +67,10 @@ struct ForwardPass {
 
 /// Sizes of a pass that follow from the config.
 struct PassShape {
-  size_t streams = 0;
-  size_t hidden = 0;
-  size_t index_topk = 0;
-  size_t candidate_blocks = 0;
+  size_t streams = 0;           ///< residual streams of a row
+  size_t hidden = 0;            ///< width of a stream
+  size_t index_topk = 0;        ///< global entries a row attends to, at most
+  size_t candidate_blocks = 0;  ///< blocks of a row's candidate pool, at most
 };
 
 /// Lays out a pass over `segments` (row_begin is filled in) with everything but the stream's content.

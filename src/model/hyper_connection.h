@@ -12,8 +12,8 @@ namespace tidepool {
 ///   X' = B X + C F(A_prev X),  (A, B, C) = H(X),
 /// where A is used one sub-block late. (model notes 2.6, checkpoint notes 5)
 struct HyperConnectionConfig {
-  size_t streams = 0;
-  size_t hidden = 0;
+  size_t streams = 0;  ///< n
+  size_t hidden = 0;   ///< d
   int64_t sinkhorn_iterations = 0;
   float eps = 0;       ///< of the sigmoid and the Sinkhorn steps
   float norm_eps = 0;  ///< of the RMS over the flattened streams

@@ -15,10 +15,10 @@ struct Indexer {
   const Math& math;
   const IndexQueryWeights& weights;
   const LayerPlan& plan;
-  size_t heads = 0;
-  size_t width = 0;
-  size_t rope_dim = 0;
-  size_t topk = 0;
+  size_t heads = 0;     ///< index query heads
+  size_t width = 0;     ///< of an index query or key
+  size_t rope_dim = 0;  ///< last values of a head that are rotated
+  size_t topk = 0;      ///< entries each row attends to, at most
   CandidatePoolConfig candidates;
 };
 

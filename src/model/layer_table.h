@@ -37,10 +37,11 @@ struct LayerPlan {
 /// projection of the encoder's output, so prompt tokens need not enter it. Without global KV all layers are encoder.
 struct LayerTable {
   std::vector<LayerPlan> layers;
-  size_t decoder_begin = 0;
-  std::vector<size_t> kv_source_layers;
+  size_t decoder_begin = 0;              ///< the decoder's first layer; layers.size() where there is none
+  std::vector<size_t> kv_source_layers;  ///< the Full layers, ascending; a place in it is a kv_slot
 };
 
+/// The stack that a checked config describes. (model notes 2.1)
 [[nodiscard]] LayerTable make_layer_table(const ModelConfig& config);
 
 /// How the KV cache stores its rows. The defaults are the released formats; others are for measuring what those cost.
@@ -50,6 +51,7 @@ struct KvFormats {
   RowFormat key = RowFormat::kFp4Block32;
 };
 
+/// What a sequence of this model keeps, with all derived sizes filled in. (docs/kv_cache.md)
 [[nodiscard]] KvLayout make_kv_layout(const ModelConfig& config, const LayerTable& table,
                                       const KvFormats& formats = {});
 

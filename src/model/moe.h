@@ -12,9 +12,9 @@ namespace tidepool {
 /// Mixture of experts: a router, routed experts of which each row uses a few, and a shared one. (model notes 2.7)
 struct MoeConfig {
   size_t experts_per_token = 0;
-  bool norm_topk_prob = true;
-  float routed_scaling_factor = 1;
-  float swiglu_limit = 0;
+  bool norm_topk_prob = true;       ///< weights of the chosen experts add up to 1 before scaling
+  float routed_scaling_factor = 1;  ///< of the weights
+  float swiglu_limit = 0;           ///< clamp of gate and up; 0 for none
 };
 
 /// Chooses experts for one row: the highest score + bias (ties to the lower number), weights from the unbiased scores,

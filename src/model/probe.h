@@ -21,6 +21,7 @@ class Probe {
   [[nodiscard]] virtual bool wants(std::string_view name) = 0;
   /// Row r of `values` belongs to position (or global entry) first + r.
   virtual void record(std::string_view name, int64_t layer, int64_t first, Span2d<const float> values) = 0;
+  /// One row of integers, which belongs to position `index` (to the Engram layer's slot `layer` for "engram_hash").
   virtual void record_ints(std::string_view name, int64_t layer, int64_t index, std::span<const int64_t> values) = 0;
 };
 

@@ -13,7 +13,7 @@ namespace tidepool {
 /// (checkpoint notes 5, "RoPE")
 class RopeTable {
  public:
-  /// frequencies base^(-2i/dim), stretched by `yarn` where given.
+  /// Frequencies base^(-2i/dim) for i in [0, dim / 2), stretched by `yarn` unless it is null.
   RopeTable(int64_t dim, double base, const YarnConfig* yarn);
 
   [[nodiscard]] size_t pairs() const { return inverse_frequencies_.size(); }
@@ -30,6 +30,7 @@ struct RopeTables {
   RopeTable window;  ///< layers without global attention, and the draft head: rope_theta, never YaRN
   RopeTable global;  ///< everything of layers with global attention: compress_rope_theta and YaRN
 };
+/// Both tables as the config says.
 [[nodiscard]] RopeTables make_rope_tables(const ModelConfig& config);
 
 }  // namespace tidepool

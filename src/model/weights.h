@@ -18,22 +18,26 @@ struct HyperConnectionWeights {
   const float* scale = nullptr;
 };
 
+/// What makes global entries of tokens. (model notes 2.2)
 struct CompressorWeights {
   MatrixView wkv;
-  MatrixView wgate;  ///< ratio > 1 only
-  const Bf16* norm = nullptr;
+  MatrixView wgate;            ///< ratio > 1 only
+  const Bf16* norm = nullptr;  ///< [head_dim]
 };
 
+/// What makes index keys of global entries. (model notes 2.4)
 struct IndexKeyWeights {
   MatrixView wk;
-  const Bf16* k_norm = nullptr;
+  const Bf16* k_norm = nullptr;  ///< [index_head_dim]
 };
 
+/// What scores index keys. (model notes 2.4)
 struct IndexQueryWeights {
-  MatrixView wq_b;
-  MatrixView weights_proj;
+  MatrixView wq_b;          ///< from the query latent to all heads
+  MatrixView weights_proj;  ///< from the attention input to a weight per head
 };
 
+/// Attention of one layer; matrices are [out, in]. (model notes 2.3)
 struct AttentionWeights {
   MatrixView wq_a;
   const Bf16* q_norm = nullptr;
@@ -48,20 +52,23 @@ struct AttentionWeights {
   std::optional<IndexQueryWeights> index_query;  ///< Full and Reindex layers
 };
 
+/// One SwiGLU expert: w2 (silu(w1 x) * (w3 x)).
 struct ExpertWeights {
   MatrixView w1;  ///< gate
   MatrixView w3;  ///< up
   MatrixView w2;  ///< down
 };
 
+/// Router and experts of one layer. (model notes 2.7)
 struct MoeWeights {
-  MatrixView gate;
+  MatrixView gate;                 ///< the router, [experts, d]
   const float* bias = nullptr;     ///< [experts], for text positions; steers selection only
   const float* bias_vl = nullptr;  ///< the same for image positions; null without vision
   ExpertWeights shared;
   std::vector<ExpertWeights> experts;
 };
 
+/// Table and projections of one Engram layer. (model notes 2.8)
 struct EngramWeights {
   const std::byte* codes = nullptr;  ///< E4M3 [rows, head_dim]
   const uint8_t* scales = nullptr;   ///< E8M0 [rows, head_dim / 32]
@@ -71,6 +78,7 @@ struct EngramWeights {
   const Bf16* k_weight = nullptr;
 };
 
+/// Everything one layer reads.
 struct LayerWeights {
   const Bf16* attn_norm = nullptr;
   const Bf16* ffn_norm = nullptr;
@@ -89,7 +97,7 @@ struct ModelWeights {
   MatrixView head;
 };
 
-/// `checkpoint` must outlive the result.
+/// Finds every tensor of the backbone. `checkpoint` must outlive the result.
 [[nodiscard]] ModelWeights bind_weights(const Checkpoint& checkpoint, const LayerTable& table);
 
 }  // namespace tidepool
