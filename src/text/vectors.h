@@ -8,7 +8,7 @@
 
 namespace tidepool {
 
-/// What `tidepool vectors KIND` computes from one line of JSON; docs/vectors_text.md has the fields of each.
+/// What `tidepool vectors KIND` computes from one line of JSON; docs/vectors.md has the fields of each.
 enum class VectorKind {
   kTokenize,     ///< "tokenize": text to ids
   kDetokenize,   ///< "detokenize": ids to bytes, text and what a stream would send
