@@ -183,8 +183,8 @@ inline Vec::F exponentiate_head(const AttentionState& state, size_t head, float 
 inline void normalise_heads(const AttentionState& state, size_t first, size_t heads, size_t count) {
   float largest[kLanes] = {};
   Vec::F sums[kLanes];
-  for (size_t h = 0; h < kLanes; ++h)
-    sums[h] = Vec::zero();
+  for (Vec::F& sum : sums)
+    sum = Vec::zero();
   for (size_t h = 0; h < heads; ++h) {
     largest[h] = largest_score(state, first + h, count);
     sums[h] = exponentiate_head(state, first + h, largest[h]);
