@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "engine/sampler.h"
 #include "engine/trace_input.h"
 #include "engine/trace_recorder.h"
 #include "formats/bf16.h"
@@ -21,13 +22,9 @@ namespace {
 /// One run of the case under one variant.
 struct Run {
   TraceRecorder recorder;
-  std::vector<int64_t> output_ids;    ///< greedy
-  std::vector<float> rel_vs_prefill;  ///< decode: row error against a single prefill
+  std::map<int64_t, double> output_ids;      ///< greedy, by the position whose logits chose the token
+  std::map<int64_t, double> rel_vs_prefill;  ///< decode: row error against a single prefill, by position
 };
-
-int64_t argmax(std::span<const float> values) {
-  return std::ranges::max_element(values) - values.begin();
-}
 
 std::string key_of(const WantedTensor& wanted) {
   return wanted.layer < 0 ? wanted.base : fmt::format("{}.{}", wanted.base, wanted.layer);
@@ -48,18 +45,22 @@ void request_keys(const WantedTensor& wanted, const ModelConfig& config, TraceRe
   }
 }
 
-void run_prompt(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state,
-                std::span<const InputToken> tokens, const TraceOptions& options, TraceRecorder& recorder) {
+/// Returns the most likely token behind the prompt.
+int64_t run_prompt(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state,
+                   std::span<const InputToken> tokens, const TraceOptions& options, TraceRecorder& recorder) {
   PrefillOptions prefill_options;
   prefill_options.replay = options.replay;
   prefill_options.chunk = options.chunk;
   prefill_options.logits = recorder.wants("logits") ? PrefillOptions::Logits::kAll : PrefillOptions::Logits::kLast;
   prefill_options.probe = &recorder;
+  int64_t most_likely = -1;
   const auto keep = [&](int64_t first, Span2d<const float> logits, size_t) {
     recorder.record_logits(first, logits);
+    if (logits.rows > 0) most_likely = argmax(logits.row(logits.rows - 1));
     return true;
   };
   TIDEPOOL_CHECK(prefill(model, runtime, arena, state, tokens, prefill_options, keep), "nothing stops a trace");
+  return most_likely;
 }
 
 /// One token behind what the state holds; keeps its logits and returns their argmax.
@@ -73,11 +74,10 @@ int64_t run_token(const Model& model, const Runtime& runtime, Arena& arena, Sequ
   return argmax(logits.row(0));
 }
 
-void run_greedy(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state, size_t count,
-                Run& run) {
-  int64_t next = argmax(run.recorder.floats("logits").at(state.length() - 1));
+void run_greedy(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state, int64_t next,
+                size_t count, Run& run) {
   while (true) {
-    run.output_ids.push_back(next);
+    run.output_ids[state.length() - 1] = static_cast<double>(next);
     if (run.output_ids.size() >= count) return;
     next = run_token(model, runtime, arena, state, {static_cast<int32_t>(next), false}, run.recorder);
   }
@@ -87,18 +87,22 @@ void compare_with_prefill(const Model& model, const Runtime& runtime, Arena& are
                           const TraceOptions& options, Run& run) {
   TraceRecorder whole;
   whole.request("logits");
+  std::set<int64_t> positions;
+  for (const auto& [position, row] : run.recorder.floats("logits"))
+    positions.insert(position);
+  whole.limit_positions(positions);
   SequenceState state = model.new_sequence();
-  run_prompt(model, runtime, arena, state, input.tokens, options, whole);
+  (void)run_prompt(model, runtime, arena, state, input.tokens, options, whole);
   for (const auto& [position, row] : run.recorder.floats("logits")) {
     if (position < input.prompt_length - 1) continue;
-    const auto& expected = whole.floats("logits").at(position);
+    const std::vector<float>& expected = whole.floats("logits").at(position);
     double difference = 0;
     double norm = 0;
     for (size_t i = 0; i < row.size(); ++i) {
       difference += std::pow(static_cast<double>(row[i]) - static_cast<double>(expected[i]), 2);
       norm += std::pow(static_cast<double>(expected[i]), 2);
     }
-    run.rel_vs_prefill.push_back(static_cast<float>(std::sqrt(difference / norm)));
+    run.rel_vs_prefill[position] = std::sqrt(difference / norm);
   }
 }
 
@@ -117,19 +121,13 @@ void run_variant(const Model& model, const Runtime& runtime, const TraceInput& i
   SequenceState state = model.new_sequence();
   const std::span<const InputToken> tokens(input.tokens);
   const auto prompt = static_cast<size_t>(input.prompt_length);
-  run_prompt(model, runtime, arena, state, tokens.first(prompt), options, run.recorder);
+  const int64_t next = run_prompt(model, runtime, arena, state, tokens.first(prompt), options, run.recorder);
   for (const InputToken token : tokens.subspan(prompt)) {
     run_token(model, runtime, arena, state, token, run.recorder);
   }
-  if (greedy_count > 0) run_greedy(model, runtime, arena, state, greedy_count, run);
+  if (greedy_count > 0) run_greedy(model, runtime, arena, state, next, greedy_count, run);
   if (wants_rel) compare_with_prefill(model, runtime, arena, input, options, run);
 }
-
-/// Rows of an output tensor before they become bytes; a row that was not computed is empty.
-struct OutputRows {
-  std::vector<std::vector<double>> rows;
-  double missing = std::numeric_limits<double>::quiet_NaN();
-};
 
 /// Which positions (or entries) the rows of a tensor stand for.
 std::vector<int64_t> row_indices(const TraceInput& input, const WantedTensor& wanted) {
@@ -174,8 +172,7 @@ std::vector<double> joined_row(const TraceRecorder& recorder, std::string_view b
   return result;
 }
 
-std::vector<double> output_row(const Run& run, const ModelConfig& config, const TraceInput& input,
-                               const WantedTensor& wanted, int64_t index) {
+std::vector<double> output_row(const Run& run, const ModelConfig& config, const WantedTensor& wanted, int64_t index) {
   const TraceRecorder& recorder = run.recorder;
   if (wanted.base == "next_id" || wanted.base == "top2_gap") {
     std::vector<double> logits = recorded_row(recorder, "logits", index);
@@ -186,9 +183,11 @@ std::vector<double> output_row(const Run& run, const ModelConfig& config, const 
     *best = -std::numeric_limits<double>::infinity();
     return {top - *std::ranges::max_element(logits)};
   }
-  const auto nth = static_cast<size_t>(index - (input.prompt_length - 1));
-  if (wanted.base == "output_ids") return {static_cast<double>(run.output_ids.at(nth))};
-  if (wanted.base == "rel_vs_prefill") return {static_cast<double>(run.rel_vs_prefill.at(nth))};
+  if (wanted.base == "output_ids" || wanted.base == "rel_vs_prefill") {
+    const auto& values = wanted.base == "output_ids" ? run.output_ids : run.rel_vs_prefill;
+    const auto found = values.find(index);
+    return found == values.end() ? std::vector<double>{} : std::vector<double>{found->second};
+  }
   if (wanted.base == "main_hidden" && config.dspark) {
     return joined_row(recorder, "main_hidden", config.dspark->target_layer_ids, index);
   }
@@ -236,6 +235,12 @@ TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& inpu
     indices = {input.prompt_length - 1};
     tensor.shape.insert(tensor.shape.begin(), 1);
   }
+  const bool is_per_position = input.kind != TraceKind::kGreedy && !TraceRecorder::is_per_entry(wanted.base);
+  if (is_per_position && !input.rows && !indices.empty() &&
+      indices.back() >= static_cast<int64_t>(input.tokens.size())) {
+    refuse_case(test_case, ErrorCode::kInvalidArgument,
+                fmt::format("tensor {} has {} rows, more than there are positions", wanted.name, wanted.shape[0]));
+  }
   if (tensor.shape.empty())
     refuse_case(test_case, ErrorCode::kUnsupported, "tensor " + wanted.name + " has no dimensions");
   tensor.shape[0] = static_cast<int64_t>(indices.size());
@@ -246,7 +251,7 @@ TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& inpu
   tensor.data.resize(indices.size() * width * value_bytes);
   bool was_computed = false;
   for (size_t r = 0; r < indices.size(); ++r) {
-    const std::vector<double> row = output_row(run, config, input, source, indices[r]);
+    const std::vector<double> row = output_row(run, config, source, indices[r]);
     was_computed = was_computed || !row.empty();
     const bool may_be_short = wanted.base == "topk" || wanted.base == "index_score" || wanted.base == "candidates";
     if (row.size() > width || (!row.empty() && !may_be_short && row.size() != width)) {
@@ -285,8 +290,13 @@ std::vector<TraceTensor> trace_engram(const Model& model, const SafetensorsFile&
     values[name].insert(values[name].end(), part.begin(), part.end());
   };
   std::vector<int32_t> compressed;
-  for (const int64_t id : read_trace_ints(test_case, "compressed_ids"))
+  for (const int64_t id : read_trace_ints(test_case, "compressed_ids")) {
+    if (id < -1 || id >= config.compressed_vocab_size) {
+      refuse_case(test_case, ErrorCode::kInvalidArgument,
+                  fmt::format("compressed_ids holds {}; -1 to {} are possible", id, config.compressed_vocab_size - 1));
+    }
     compressed.push_back(static_cast<int32_t>(id));
+  }
   for (size_t slot = 0; slot < config.layer_ids.size(); ++slot) {
     append("primes", hash->primes(slot));
     append("offsets", hash->offsets(slot));

@@ -96,6 +96,9 @@ TraceInput read_trace_input(const SafetensorsFile& test_case, const ModelConfig&
     input.prompt_length = length[0];
   }
   if (test_case.find("rows") != nullptr) {
+    if (input.kind == TraceKind::kGreedy) {
+      refuse_case(test_case, ErrorCode::kUnsupported, "rows limits prefill and decode cases, this is a greedy one");
+    }
     input.rows = read_trace_ints(test_case, "rows");
     for (const int64_t row : *input.rows) {
       if (row < 0 || row >= count) {
@@ -106,6 +109,35 @@ TraceInput read_trace_input(const SafetensorsFile& test_case, const ModelConfig&
   }
   return input;
 }
+
+namespace {
+
+bool is_float(Dtype dtype) {
+  return dtype == Dtype::kF32 || dtype == Dtype::kBf16;
+}
+
+/// Outputs that are whole numbers; all others are BF16 or F32, and `candidates` is BOOL.
+bool is_integer_output(std::string_view base) {
+  constexpr std::array kIntegers{"next_id",        "output_ids",       "route_idx", "topk",     "engram_hash",
+                                 "hash_ids",       "primes",           "offsets",   "pad_id",   "multipliers",
+                                 "num_embeddings", "compressed_vocab", "layer_ids", "token_map"};
+  return std::ranges::find(kIntegers, base) != kIntegers.end();
+}
+
+void check_dtype(const SafetensorsFile& test_case, const WantedTensor& wanted) {
+  const bool is_integer = wanted.dtype == Dtype::kI32 || wanted.dtype == Dtype::kI64;
+  const bool fits = wanted.base == "candidates"      ? wanted.dtype == Dtype::kBool
+                    : is_integer_output(wanted.base) ? is_integer
+                                                     : is_float(wanted.dtype);
+  if (fits) return;
+  const char* expected = wanted.base == "candidates"      ? "BOOL"
+                         : is_integer_output(wanted.base) ? "I32 or I64"
+                                                          : "F32 or BF16";
+  refuse_case(test_case, ErrorCode::kUnsupported,
+              fmt::format("tensor {} is {}; {} expected", wanted.name, dtype_name(wanted.dtype), expected));
+}
+
+}  // namespace
 
 std::vector<WantedTensor> wanted_tensors(const SafetensorsFile& test_case, TraceOptions::Numerics numerics,
                                          std::vector<std::string>& not_computed) {
@@ -119,6 +151,7 @@ std::vector<WantedTensor> wanted_tensors(const SafetensorsFile& test_case, Trace
       not_computed.push_back(entry.name);
       continue;
     }
+    check_dtype(test_case, wanted);
     if (numerics == TraceOptions::Numerics::kHp && wanted.variant == TraceVariant::kOfficial)
       wanted.variant = TraceVariant::kHp;
     result.push_back(std::move(wanted));

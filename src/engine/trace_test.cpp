@@ -372,6 +372,54 @@ TEST(Trace, CasesThatDoNotFitAreRefusedByName) {
   expect_refused(too_long, ErrorCode::kInvalidArgument, "1024");
 }
 
+TEST(Trace, OutputsInTypesTheyCannotHaveAreRefused) {
+  OwnCase double_logits;
+  double_logits.add_ints("input_ids", {5, 6});
+  double_logits.add_output("logits", Dtype::kF64, {2, 512});
+  expect_refused(double_logits, ErrorCode::kUnsupported, "logits is F64");
+
+  OwnCase integer_stream;
+  integer_stream.add_ints("input_ids", {5, 6});
+  integer_stream.add_output("stream.0", Dtype::kI32, {2, 4, 192});
+  expect_refused(integer_stream, ErrorCode::kUnsupported, "stream.0 is I32");
+
+  OwnCase too_many_rows;
+  too_many_rows.add_ints("input_ids", {5, 6});
+  too_many_rows.add_output("logits", Dtype::kF32, {7, 512});
+  expect_refused(too_many_rows, ErrorCode::kInvalidArgument, "7 rows");
+
+  OwnCase greedy_rows;
+  greedy_rows.add_ints("prompt_ids", {5, 6});
+  greedy_rows.add_ints("rows", {0});
+  greedy_rows.add_output("output_ids", Dtype::kI32, {3});
+  expect_refused(greedy_rows, ErrorCode::kUnsupported, "greedy");
+
+  OwnCase foreign_hash;
+  foreign_hash.add_ints("compressed_ids", {1, 403});
+  foreign_hash.add_output("primes", Dtype::kI64, {2, 3, 2});
+  expect_refused(foreign_hash, ErrorCode::kInvalidArgument, "403");
+}
+
+TEST(Trace, RowsLimitDecodeCasesByPosition) {
+  const golden::Case c("decode_20_64");
+  const Models models(golden::folder() / "ckpt");
+  const std::vector<int64_t> ids = c.ints("input_ids");
+  OwnCase own;
+  own.add_ints("input_ids", {ids.begin(), ids.end()});
+  own.add_ints("prompt_len", {20});
+  own.add_ints("rows", {63, 19});
+  own.add_output("logits", Dtype::kF32, {2, 512});
+  own.add_output("rel_vs_prefill", Dtype::kF32, {2});
+  const SafetensorsFile file = own.open();
+  const TraceResult result =
+      trace_case({models.official, models.hp, models.without_grid, models.runtime}, file, TraceOptions{});
+  const std::vector<float> all = floats(models.trace(c), "logits");
+  std::vector<float> expected(all.end() - 512, all.end());
+  expected.insert(expected.end(), all.begin(), all.begin() + 512);
+  EXPECT_EQ(floats(result, "logits"), expected);
+  EXPECT_EQ(floats(result, "rel_vs_prefill"), (std::vector<float>{0, 0}));
+}
+
 TEST(Trace, ImageAndDraftCasesAreRefused) {
   const Models models(golden::folder() / "ckpt");
   for (const std::string name : {"image_text", "image_plan", "dspark_long", "dspark_short"}) {

@@ -126,8 +126,13 @@ void select_from_scores(const Indexer& indexer, ForwardPass& pass, size_t row, s
   pass.selection.count[row] = static_cast<int32_t>(kept);
 }
 
+/// Everything visible fits into the selection, and no candidate pool is to be made or kept to.
 bool is_trivial(const Indexer& indexer, const ForwardPass& pass, size_t row) {
-  return visible_entries(pass, row, indexer.plan.ratio) <= static_cast<int64_t>(indexer.topk);
+  const int64_t visible = visible_entries(pass, row, indexer.plan.ratio);
+  const CandidatePoolConfig& pool = indexer.candidates;
+  const bool makes_pool = indexer.plan.makes_candidates && visible > pool.blocks_max * pool.block_size;
+  const bool has_pool = indexer.plan.uses_candidates && pass.candidates.count[row] >= 0;
+  return visible <= static_cast<int64_t>(indexer.topk) && !makes_pool && !has_pool;
 }
 
 /// Rows that need scores over everything visible, when there are fewer rows than threads: all threads share one row.
