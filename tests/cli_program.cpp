@@ -71,6 +71,25 @@ ProgramResult run_tidepool(const std::vector<std::string>& arguments, const std:
   return result;
 }
 
+ProgramResult run_tidepool_unread(const std::vector<std::string>& arguments) {
+  const TempFolder folder;
+  std::array<int, 2> ends{};
+  TIDEPOOL_CHECK(::pipe(ends.data()) == 0, "a pipe can be made");
+  ::close(ends[0]);
+  const pid_t child = ::fork();
+  TIDEPOOL_CHECK(child >= 0, "a process can be made");
+  if (child == 0) {
+    if (::dup2(ends[1], STDOUT_FILENO) < 0) std::_Exit(126);
+    redirect(STDERR_FILENO, folder / "err", O_WRONLY | O_CREAT);
+    become_tidepool(arguments);
+  }
+  ::close(ends[1]);
+  ProgramResult result;
+  result.status = exit_status(child);
+  result.err = read_text(folder / "err");
+  return result;
+}
+
 std::string golden(const std::string& name) {
   return std::string(TIDEPOOL_GOLDEN_DIR) + "/" + name;
 }

@@ -24,6 +24,9 @@ struct ProgramResult {
 /// Runs `tidepool` with these arguments and this standard input, to its end.
 [[nodiscard]] ProgramResult run_tidepool(const std::vector<std::string>& arguments, const std::string& input = "");
 
+/// The same with a standard output that nobody reads any more. `out` stays empty.
+[[nodiscard]] ProgramResult run_tidepool_unread(const std::vector<std::string>& arguments);
+
 /// Where the golden vectors and models lie.
 [[nodiscard]] std::string golden(const std::string& name);
 

@@ -207,6 +207,16 @@ TEST(CliRun, ErrorsAreJsonWhereJsonIsWanted) {
   EXPECT_THAT(at(at(error, "error"), "message").as_string(), HasSubstr("no/such/folder"));
 }
 
+TEST(CliRun, AReaderThatGoesAwayIsNoError) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"inspect", golden("ckpt")},
+        std::vector<std::string>{"run", golden("ckpt"), "--raw", "-p", "x", "--max-tokens", "50"}}) {
+    const ProgramResult result = run_tidepool_unread(arguments);
+    EXPECT_EQ(result.status, 0);
+    EXPECT_EQ(result.err, "");
+  }
+}
+
 TEST(CliRun, BrokenConfigIsNamed) {
   const TempFolder folder;
   std::ofstream(folder / "config.json") << R"({"model_type": )";

@@ -102,6 +102,11 @@ std::string make_verdict(const CheckpointReport& report) {
       format_bytes(constant + plan.sequence_bytes - available));
 }
 
+/// KV is kept in blocks of kBlockTokens tokens.
+uint64_t kv_bytes(const KvLayout& layout, int64_t tokens) {
+  return static_cast<uint64_t>((tokens + kBlockTokens - 1) / kBlockTokens) * layout.block_bytes;
+}
+
 void make_plan(CheckpointReport& report) {
   MemoryPlan& plan = report.plan;
   const auto layout = std::make_shared<const KvLayout>(make_kv_layout(report.config, report.layers));
@@ -112,7 +117,7 @@ void make_plan(CheckpointReport& report) {
     contexts.push_back(report.config.max_position_embeddings);
   std::ranges::sort(contexts);
   for (const int64_t tokens : contexts)
-    plan.contexts.push_back({tokens, static_cast<uint64_t>(tokens) * plan.token_bytes});
+    plan.contexts.push_back({tokens, kv_bytes(*layout, tokens)});
   plan.verdict = make_verdict(report);
 }
 

@@ -40,15 +40,19 @@ TraceOptions::Numerics numerics_of(const std::string& name) {
 }
 
 TraceResult compute(const TraceFlags& flags) {
-  const std::unique_ptr<LoadedModel> model = load_model(flags.engine);
+  // Loaded for the numerics that ask more of the kernels, unless only the official ones are wanted.
+  EngineFlags engine = flags.engine;
+  engine.numerics = flags.numerics == "official" ? "official" : "hp";
+  const std::unique_ptr<LoadedModel> model = load_model(engine);
   const auto with = [&](const Numerics& numerics) {
     return model->make_model({.numerics = numerics, .kv_formats = {}, .faults = {}});
   };
+  const std::unique_ptr<const Model> official = with(kOfficialNumerics);
   const std::unique_ptr<const Model> hp = with(kHpNumerics);
   Numerics without_grid = kHpNumerics;
   without_grid.quantise_activations = false;
   const std::unique_ptr<const Model> without_activation_grid = with(without_grid);
-  const TraceSetup setup{model->model(), *hp, *without_activation_grid, model->runtime()};
+  const TraceSetup setup{*official, *hp, *without_activation_grid, model->runtime()};
   TraceOptions options;
   options.numerics = numerics_of(flags.numerics);
   options.replay = parse_replay(flags.engine.replay);

@@ -23,7 +23,7 @@ constexpr const char* kExamples =
     "  tidepool vectors prompt-ids MODEL < cases.jsonl > answers.jsonl\n"
     "  tidepool vectors parse-stream < cases.jsonl\n"
     "\n"
-    "One JSON object a line in, one a line out, in the same order; docs/vectors_text.md has the fields. MODEL is a\n"
+    "One JSON object a line in, one a line out, in the same order; docs/vectors.md has the fields. MODEL is a\n"
     "model's folder or a tokenizer.json; encode, request, parse and parse-stream need none.";
 
 struct VectorsFlags {

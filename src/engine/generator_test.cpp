@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/mutated_checkpoint.h"
 #include "formats/safetensors.h"
 
 namespace tidepool {
@@ -21,7 +22,7 @@ namespace {
 /// the second token, so every honest arithmetic gives the same ids.
 class GeneratorTest : public testing::Test {
  protected:
-  static std::filesystem::path golden() { return TIDEPOOL_GOLDEN_DIR; }
+  static std::filesystem::path golden_folder() { return TIDEPOOL_GOLDEN_DIR; }
 
   static std::vector<int32_t> ids_of(const SafetensorsFile& file, const std::string& name) {
     const TensorView view = file.tensor(name);
@@ -33,13 +34,15 @@ class GeneratorTest : public testing::Test {
 
   /// The golden checkpoint, with the token map that the golden vectors give.
   static std::unique_ptr<const Model> load_model() {
-    const SafetensorsFile engram(golden() / "cases/engram_this_config.safetensors");
-    return std::make_unique<const Model>(Checkpoint::open(golden() / "ckpt"), ids_of(engram, "token_map"));
+    return std::make_unique<const Model>(Checkpoint::open(golden_folder() / "ckpt"), token_map());
+  }
+  static std::vector<int32_t> token_map() {
+    return ids_of(SafetensorsFile(golden_folder() / "cases/engram_this_config.safetensors"), "token_map");
   }
 
   static void SetUpTestSuite() {
     shared_model = load_model().release();
-    const SafetensorsFile greedy(golden() / "cases/greedy.safetensors");
+    const SafetensorsFile greedy(golden_folder() / "cases/greedy.safetensors");
     for (const int32_t id : ids_of(greedy, "prompt_ids"))
       shared_prompt.push_back({id, false});
     shared_expected = ids_of(greedy, "output_ids");
@@ -200,6 +203,28 @@ TEST_F(GeneratorTest, StopRequestEndsPromptAndOutput) {
   const GenerationStep step = generator.next(source.get_token());
   EXPECT_FALSE(step.token);
   EXPECT_EQ(step.finish, FinishReason::kCancelled);
+}
+
+/// A final norm whose weights are NaN (0x7fc0 in bfloat16) makes every logit NaN.
+TEST_F(GeneratorTest, LogitsThatAreNotNumbersAreAnErrorWithThePosition) {
+  const golden::MutatedCheckpoint broken({}, [](const std::string& name, std::vector<std::byte>& data) {
+    if (name == "norm.weight") {
+      for (size_t i = 0; i < data.size(); ++i)
+        data[i] = i % 2 == 0 ? std::byte{0xc0} : std::byte{0x7f};
+    }
+    return true;
+  });
+  const Model model(Checkpoint::open(broken.path()), token_map());
+  SequenceState state = model.new_sequence();
+  Generator generator({model, runtime_, arena_}, state, greedy_options());
+  ASSERT_TRUE(generator.read_prompt(shared_prompt));
+  try {
+    (void)generator.next();
+    FAIL() << "no token can be taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNumeric);
+    EXPECT_THAT(error.what(), testing::HasSubstr("token 1 of the output, position 12: the model's logits hold NaN"));
+  }
 }
 
 /// Lets only one token through and counts what it is told.
