@@ -7,15 +7,7 @@
 
 namespace tidepool::bench {
 
-namespace {
-
 using Json = nlohmann::ordered_json;
-
-Json or_null(const std::optional<double>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-}  // namespace
 
 std::string to_json(const SuiteResult& suite) {
   const Machine& machine = suite.machine;
@@ -26,8 +18,8 @@ std::string to_json(const SuiteResult& suite) {
                          {"read_gbps", machine.read_gbps},
                          {"read_gbps_by_threads", machine.read_gbps_by_threads},
                          {"fma_gflops", machine.fma_gflops},
-                         {"amx_bf16_tflops", or_null(machine.amx_bf16_tflops)},
-                         {"avx512_bf16_tflops", or_null(machine.avx512_bf16_tflops)}};
+                         {"amx_bf16_tflops", nullptr},
+                         {"avx512_bf16_tflops", nullptr}};
   document["results"] = Json::array();
   for (const Result& result : suite.results) {
     Json entry{

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,8 +44,6 @@ struct Machine {
   double read_gbps = 0;                      ///< all threads
   std::vector<double> read_gbps_by_threads;  ///< 1..threads
   double fma_gflops = 0;                     ///< binary32 multiply-adds of `isa`
-  std::optional<double> amx_bf16_tflops;     ///< nothing where the processor has no tiles
-  std::optional<double> avx512_bf16_tflops;  ///< nothing where it has no vdpbf16ps
 };
 
 struct SuiteOptions {
