@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -31,15 +30,13 @@ class CliInspectReleased : public testing::Test {
   inline static std::unique_ptr<TempFolder> shared_folder;
 };
 
-/// The published figures: 552B, 196B, 14.2B and 0.485B parameters, 890 bytes of KV a token. In under two seconds on an
-/// idle machine; the test allows for a busy one.
+/// The published figures: 552B, 196B, 14.2B and 0.485B parameters, 890 bytes of KV a token.
 TEST_F(CliInspectReleased, ShowsThePublishedFigures) {
-  const auto start = std::chrono::steady_clock::now();
   const ProgramResult result = run_tidepool({"inspect", folder()});
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.out, testing::ContainsRegex("backbone +552B"));
   EXPECT_THAT(result.out, testing::ContainsRegex("Engram tables +196.6B"));
+  EXPECT_THAT(result.out, HasSubstr("552B and 196B of Engram memory"));
   EXPECT_THAT(result.out, testing::ContainsRegex("DSpark +14.2B"));
   EXPECT_THAT(result.out, testing::ContainsRegex("vision +0.485B"));
   EXPECT_THAT(result.out, testing::ContainsRegex("KV of a token +890 bytes"));

@@ -81,6 +81,21 @@ std::string layers_text(const CheckpointReport& report) {
   return text;
 }
 
+/// The way the release is named, "552B and 196B of Engram memory": whole billions, of the memory only full ones.
+/// Nothing for models that have no billions to count, or no Engram.
+std::string release_size_text(const CheckpointReport& report) {
+  constexpr uint64_t kBillion = 1'000'000'000;
+  uint64_t backbone = 0;
+  uint64_t engram = 0;
+  for (const PartSize& part : report.parts) {
+    if (part.name == "backbone") backbone = part.parameters;
+    if (part.name == "Engram tables") engram = part.parameters;
+  }
+  if (backbone < kBillion || engram < kBillion) return "";
+  return fmt::format("  in short: {}B and {}B of Engram memory\n", (backbone + kBillion / 2) / kBillion,
+                     engram / kBillion);
+}
+
 std::string sizes_text(const CheckpointReport& report) {
   std::string text = fmt::format("\nParameters\n  {:<20}{:>9}{:>20}{:>12}\n", "part", "", "exactly", "on disk");
   PartSize total;
@@ -92,6 +107,7 @@ std::string sizes_text(const CheckpointReport& report) {
   }
   text += fmt::format("  {:<20}{:>9}{:>20}{:>12}\n", "total", format_parameters(total.parameters),
                       format_count(total.parameters), format_bytes(total.bytes));
+  text += release_size_text(report);
   text += fmt::format("\nBytes by type\n  {:<10}{:>9}{:>20}\n", "type", "tensors", "bytes");
   for (const DtypeSize& dtype : report.dtypes)
     text += fmt::format("  {:<10}{:>9}{:>20}\n", dtype_name(dtype.dtype), format_count(dtype.tensors),
