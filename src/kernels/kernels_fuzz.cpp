@@ -17,6 +17,7 @@
 #include "formats/matrix.h"
 #include "formats/row_format.h"
 #include "kernels/kernel_table.h"
+#include "kernels/kernel_table_internal.h"
 #include "kernels/top_k.h"
 
 namespace tidepool::kernels {
@@ -179,7 +180,9 @@ void check_linear(Source& source) {
   // n binary32 additions in any order are within n * unit * sum |w x| of the exact sum, products are rounded once and
   // scaled once more; both sides may be off. Below the normal numbers each step is off by half of 2^-149 instead.
   const auto steps = static_cast<float>(matrix.in + 2);
-  for (const KernelTable* table : available_kernels()) {
+  std::vector<const KernelTable*> tables(available_kernels().begin(), available_kernels().end());
+  if (emulated_amx_kernels() != nullptr) tables.push_back(emulated_amx_kernels());
+  for (const KernelTable* table : tables) {
     const std::vector<float> actual = run_linear(*table, matrix.view(), x, whole);
     for (size_t i = 0; i < expected.size(); ++i)
       check_close(actual[i], expected[i], 2 * steps * kUnit * magnitudes[i] + steps * 0x1p-149F);
