@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "apps/command.h"
 #include "apps/engine_flags.h"
 #include "apps/output.h"
+#include "base/error.h"
 #include "engine/trace.h"
 #include "formats/safetensors.h"
 #include "text/json.h"
@@ -83,7 +86,26 @@ void report(const TraceFlags& flags, const TraceResult& result) {
   output.write(write_json(object) + "\n");
 }
 
+/// Before minutes of work, not behind them: the output must not take the place of something it was made from.
+void check_output(const TraceFlags& flags) {
+  namespace fs = std::filesystem;
+  std::error_code missing;  // what is not there yet is equal to nothing
+  const fs::path out = fs::absolute(flags.out);
+  const bool is_case = fs::equivalent(out, flags.test_case, missing);
+  const bool is_in_model = fs::equivalent(out.parent_path(), flags.engine.model, missing);
+  if (is_case || is_in_model) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--out {}: would {}; name another file", flags.out,
+                            is_case ? "replace the case" : "write into the model's folder"));
+  }
+  if (flags.out.empty() || !fs::is_directory(out.parent_path(), missing)) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("--out \"{}\": no such folder to write into; make it first", flags.out));
+  }
+}
+
 int trace(const TraceFlags& flags) {
+  check_output(flags);
   const TraceResult result = compute(flags);
   std::vector<TensorToWrite> tensors;
   tensors.reserve(result.tensors.size());

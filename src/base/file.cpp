@@ -171,11 +171,25 @@ std::string read_file(const std::filesystem::path& path, uint64_t bytes_max, Fil
   return text;
 }
 
+namespace {
+
+/// A rename would put a file where a device, a folder or a link was.
+void check_replaceable(const std::filesystem::path& path) {
+  std::error_code unknown;  // what cannot be looked at fails with a better message when it is opened
+  const std::filesystem::file_status status = std::filesystem::symlink_status(path, unknown);
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}: exists and is not an ordinary file, so it is not replaced; name another file", path.string()));
+}
+
+}  // namespace
+
 AtomicFile::AtomicFile(std::filesystem::path path, FileSystem& files)
     : path_(std::move(path)),
       temporary_(temporary_beside(path_)),
       files_(files),
-      file_(files.open(temporary_, FileSystem::Mode::kCreate)) {}
+      file_((check_replaceable(path_), files.open(temporary_, FileSystem::Mode::kCreate))) {}
 
 AtomicFile::~AtomicFile() {
   if (file_ == nullptr) return;

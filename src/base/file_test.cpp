@@ -115,6 +115,21 @@ TEST(AtomicFile, DroppedWithoutCommitLeavesTheOldBytesAndNothingElse) {
   EXPECT_EQ(files_in(folder.path()), 1U);
 }
 
+TEST(AtomicFile, WhatIsNoOrdinaryFileIsNotReplaced) {
+  const TempFolder folder;
+  std::filesystem::create_symlink("elsewhere", folder / "link");
+  std::filesystem::create_directory(folder / "folder");
+  for (const std::string name : {"link", "folder"}) {
+    try {
+      const AtomicFile file(folder / name);
+      FAIL() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << name;
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+}
+
 TEST(AtomicFile, TwoWritersOfOneFileDoNotMix) {
   const TempFolder folder;
   AtomicFile first(folder / "a");

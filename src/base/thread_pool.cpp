@@ -11,11 +11,13 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace tidepool {
 namespace {
@@ -127,6 +129,12 @@ struct ThreadPool::Impl {
     signal.notify_all();
   }
 
+  void stop() {
+    is_stopping.store(true, std::memory_order_relaxed);
+    wake_workers();
+    threads.clear();  // joins
+  }
+
   void close_and_wait() {
     uint32_t inside = state.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
     while (inside != 0) {
@@ -139,15 +147,21 @@ struct ThreadPool::Impl {
 ThreadPool::ThreadPool(size_t thread_count) : impl_(std::make_unique<Impl>()) {
   impl_->thread_count = thread_count == 0 ? physical_core_count() : thread_count;
   impl_->threads.reserve(impl_->thread_count - 1);
-  for (size_t worker = 1; worker < impl_->thread_count; ++worker) {
-    impl_->threads.emplace_back([impl = impl_.get(), worker] { impl->work(worker); });
+  try {
+    for (size_t worker = 1; worker < impl_->thread_count; ++worker) {
+      impl_->threads.emplace_back([impl = impl_.get(), worker] { impl->work(worker); });
+    }
+  } catch (const std::system_error& error) {
+    const size_t started = impl_->threads.size() + 1;
+    impl_->stop();  // or those that did start would be waited for in vain
+    throw Error(ErrorCode::kResourceExhausted, "only " + std::to_string(started) + " of " +
+                                                   std::to_string(impl_->thread_count) + " threads could be started (" +
+                                                   error.what() + "); ask for fewer with --threads");
   }
 }
 
 ThreadPool::~ThreadPool() {
-  impl_->is_stopping.store(true, std::memory_order_relaxed);
-  impl_->wake_workers();
-  impl_->threads.clear();  // joins
+  impl_->stop();
 }
 
 size_t ThreadPool::thread_count() const {

@@ -99,9 +99,14 @@ void TokenHistory::penalise(const SamplingParams& params, std::span<float> logit
   for (const int32_t id : ids_) {
     float& logit = logits[static_cast<size_t>(id)];
     const uint32_t count = generated_[static_cast<size_t>(id)];
+    const bool is_ruled_out = logit == -std::numeric_limits<float>::infinity();
     logit = logit > 0 ? logit / repetition : logit * repetition;
     logit -= static_cast<float>(params.frequency_penalty * count);
     if (count > 0) logit -= static_cast<float>(params.presence_penalty);
+    // A penalty near zero overflows: the token is then as likely or unlikely as can be said, not infinitely so. What a
+    // constraint has ruled out stays out.
+    constexpr float kLargest = std::numeric_limits<float>::max();
+    if (!is_ruled_out) logit = std::clamp(logit, -kLargest, kLargest);
   }
 }
 

@@ -60,6 +60,19 @@ TEST(Sampler, GreedyTakesTheLargestAndTheLowestIdAmongEquals) {
 }
 
 /// Probabilities 0.5, 0.25, 0.25: the draw is compared with the running sum in the order of ids.
+TEST(Sampler, APenaltyNearZeroOverflowsToTheLargestNumberAndStaysDrawable) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.repetition_penalty = 1e-320;  // zero in binary32: 3 / 0 would be infinite
+  TokenHistory history(3);
+  history.add_generated(1);
+  Sampler sampler;
+  const std::vector<float> logits{1, 3, 2};
+  for (const double draw : {0.0, 0.5, 0.999}) {
+    EXPECT_EQ(sampler.sample({.logits = logits, .params = &params, .history = &history, .draw = draw}).id, 1);
+  }
+}
+
 TEST(Sampler, DrawFallsIntoTheCumulativeDistribution) {
   const std::vector<float> logits = logits_of({0.25, 0.5, 0.25});
   const SamplingParams params;

@@ -225,6 +225,28 @@ void write_value(Dtype dtype, double value, std::byte* out) {
   }
 }
 
+/// Refuses a tensor whose rows cannot be told, or whose layer the model does not have.
+void check_rows(const SafetensorsFile& test_case, const TraceInput& input, const ModelConfig& config,
+                const WantedTensor& wanted) {
+  if (wanted.layer >= config.num_hidden_layers) {
+    refuse_case(test_case, ErrorCode::kInvalidArgument,
+                fmt::format("tensor {} names layer {}; this model has {}", wanted.name, wanted.layer,
+                            config.num_hidden_layers));
+  }
+  const bool is_free = input.kind == TraceKind::kGreedy || TraceRecorder::is_per_entry(wanted.base) ||
+                       wanted.base == "main_hidden_last" || wanted.shape.empty();
+  if (is_free) return;
+  const auto all = static_cast<int64_t>(input.tokens.size());
+  const int64_t rows = wanted.shape[0];
+  const bool fits = input.rows                         ? rows == static_cast<int64_t>(input.rows->size())
+                    : input.kind == TraceKind::kDecode ? rows == all || rows == all - input.prompt_length + 1
+                                                       : rows == all;
+  if (fits) return;
+  refuse_case(test_case, ErrorCode::kInvalidArgument,
+              fmt::format("tensor {} has {} rows, which are not the case's positions ({} tokens, {} rows asked for)",
+                          wanted.name, rows, all, input.rows ? input.rows->size() : input.tokens.size()));
+}
+
 TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& input, const Run& run,
                         const ModelConfig& config, const WantedTensor& wanted) {
   TraceTensor tensor{wanted.name, wanted.dtype, wanted.shape, {}};
@@ -235,12 +257,7 @@ TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& inpu
     indices = {input.prompt_length - 1};
     tensor.shape.insert(tensor.shape.begin(), 1);
   }
-  const bool is_per_position = input.kind != TraceKind::kGreedy && !TraceRecorder::is_per_entry(wanted.base);
-  if (is_per_position && !input.rows && !indices.empty() &&
-      indices.back() >= static_cast<int64_t>(input.tokens.size())) {
-    refuse_case(test_case, ErrorCode::kInvalidArgument,
-                fmt::format("tensor {} has {} rows, more than there are positions", wanted.name, wanted.shape[0]));
-  }
+  check_rows(test_case, input, config, wanted);
   if (tensor.shape.empty())
     refuse_case(test_case, ErrorCode::kUnsupported, "tensor " + wanted.name + " has no dimensions");
   tensor.shape[0] = static_cast<int64_t>(indices.size());

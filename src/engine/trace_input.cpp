@@ -62,7 +62,8 @@ WantedTensor parse_name(const SafetensorsFile::Entry& entry) {
     const char* begin = wanted.base.data() + dot + 1;
     const char* end = wanted.base.data() + wanted.base.size();
     int64_t layer = 0;
-    if (std::from_chars(begin, end, layer).ptr == end && begin != end) {
+    // Only as the engine writes it: "stream.00" names nothing.
+    if (std::from_chars(begin, end, layer).ec == std::errc{} && std::to_string(layer) == std::string(begin, end)) {
       wanted.layer = layer;
       wanted.base.resize(dot);
     }
@@ -71,6 +72,21 @@ WantedTensor parse_name(const SafetensorsFile::Entry& entry) {
   if (wanted.base == "logits_noactq") wanted.variant = TraceVariant::kNoActivationGrid;
   if (wanted.base.starts_with("logits_")) wanted.base = "logits";
   return wanted;
+}
+
+}  // namespace
+
+namespace {
+
+/// The outputs of a greedy case say how many tokens it writes.
+void check_greedy_length(const SafetensorsFile& test_case, const ModelConfig& config, int64_t prompt) {
+  for (const SafetensorsFile::Entry& entry : test_case.entries()) {
+    if (is_input(entry.name) || entry.shape.empty()) continue;
+    if (entry.shape[0] <= config.max_position_embeddings - prompt + 1) continue;
+    refuse_case(test_case, ErrorCode::kInvalidArgument,
+                fmt::format("tensor {} asks for {} tokens behind {}; the context holds {}", entry.name, entry.shape[0],
+                            prompt, config.max_position_embeddings));
+  }
 }
 
 }  // namespace
@@ -87,6 +103,7 @@ TraceInput read_trace_input(const SafetensorsFile& test_case, const ModelConfig&
                             config.max_position_embeddings));
   }
   input.prompt_length = count;
+  if (input.kind == TraceKind::kGreedy) check_greedy_length(test_case, config, count);
   if (input.kind == TraceKind::kDecode) {
     const std::vector<int64_t> length = read_trace_ints(test_case, "prompt_len");
     if (length.size() != 1 || length[0] < 1 || length[0] > count) {

@@ -388,6 +388,16 @@ TEST(Trace, OutputsInTypesTheyCannotHaveAreRefused) {
   too_many_rows.add_output("logits", Dtype::kF32, {7, 512});
   expect_refused(too_many_rows, ErrorCode::kInvalidArgument, "7 rows");
 
+  OwnCase no_such_layer;
+  no_such_layer.add_ints("input_ids", {5, 6});
+  no_such_layer.add_output("stream.99", Dtype::kF32, {2, 4, 192});
+  expect_refused(no_such_layer, ErrorCode::kInvalidArgument, "layer 99");
+
+  OwnCase endless;
+  endless.add_ints("prompt_ids", {5, 6});
+  endless.add_output("output_ids", Dtype::kI32, {5000});
+  expect_refused(endless, ErrorCode::kInvalidArgument, "5000 tokens");
+
   OwnCase greedy_rows;
   greedy_rows.add_ints("prompt_ids", {5, 6});
   greedy_rows.add_ints("rows", {0});

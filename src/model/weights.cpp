@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
+#include "base/error.h"
+
 namespace tidepool {
 
 namespace {
@@ -10,8 +14,16 @@ const Bf16* bf16_vector(const Checkpoint& checkpoint, const std::string& name) {
   return reinterpret_cast<const Bf16*>(checkpoint.tensor(name).data);
 }
 
+/// Small vectors steer selection, where a NaN would be passed over in silence instead of reaching the logits.
 const float* f32_vector(const Checkpoint& checkpoint, const std::string& name) {
-  return reinterpret_cast<const float*>(checkpoint.tensor(name).data);
+  const TensorView tensor = checkpoint.tensor(name);
+  const auto* values = reinterpret_cast<const float*>(tensor.data);
+  for (size_t i = 0; i < tensor.bytes / sizeof(float); ++i) {
+    if (std::isfinite(values[i])) continue;
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("tensor {} holds {} at {}; the file is damaged, download it again", name, values[i], i));
+  }
+  return values;
 }
 
 /// A matrix stored as one bare tensor, without ".weight".
