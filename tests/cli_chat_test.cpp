@@ -135,6 +135,23 @@ TEST(CliChatTerminal, LinesCanBeEditedAndRecalled) {
   EXPECT_EQ(program.wait(), 0);
 }
 
+/// A character of three bytes is one to the editor: one backspace takes it away.
+TEST(CliChatTerminal, LinesAreUtf8) {
+  const TempFolder folder;
+  const std::string file = (folder / "talk.json").string();
+  TerminalProgram program({"chat", golden("ckpt"), "--max-tokens", "2"});
+  wait_for_editor(program);
+  program.send("/system 潮水来\x7f池\r");
+  (void)program.read_until("system message set");
+  wait_for_editor(program);
+  program.send("/save " + file + "\r");
+  (void)program.read_until("saved 1 messages");
+  wait_for_editor(program);
+  program.send("\x04");
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(at(at(parse_json(saved(file)), "messages").as_array()[0], "content").as_string(), "潮水池");
+}
+
 TEST(CliChatTerminal, NoColorShowsNoStyles) {
   TerminalProgram program({"chat", golden("ckpt"), "--max-tokens", "4"}, {{"NO_COLOR", "1"}});
   wait_for_editor(program);

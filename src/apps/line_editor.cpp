@@ -3,9 +3,11 @@
 #include <histedit.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
+#include <cwchar>
 #include <iostream>
 #include <string_view>
 #include <utility>
@@ -37,8 +39,7 @@ class LineEditor::Terminal {
     ::el_set(editor_, EL_PROMPT, &Terminal::give_prompt);
     ::el_set(editor_, EL_EDITOR, "emacs");
     ::el_set(editor_, EL_HIST, ::history, history_);
-    ::el_set(editor_, EL_ADDFN, "tidepool-interrupt", "Forget the line", &Terminal::interrupt);
-    ::el_set(editor_, EL_BIND, "^C", "tidepool-interrupt", nullptr);
+    ::el_set(editor_, EL_GETCFN, &Terminal::read_character);
     ::el_set(editor_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     ::el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
   }
@@ -52,6 +53,7 @@ class LineEditor::Terminal {
   Input read(const std::string& prompt) {
     prompt_ = prompt;
     is_interrupted_ = false;
+    ::el_resize(editor_);
     int count = 0;
     const char* line = ::el_gets(editor_, &count);
     if (is_interrupted_) return {Outcome::kInterrupted, ""};
@@ -71,9 +73,27 @@ class LineEditor::Terminal {
     return *static_cast<Terminal*>(data);
   }
   static char* give_prompt(EditLine* editor) { return self(editor).prompt_.data(); }
-  static unsigned char interrupt(EditLine* editor, int) {
-    self(editor).is_interrupted_ = true;
-    return CC_NEWLINE;
+  /// The next character typed, as libedit wants it: 1, or 0 at the end and -1 on failure. Ctrl-C passes for the end of
+  /// the line, which is then not used. (libedit could bind a function to the key, but would not free it.)
+  static int read_character(EditLine* editor, wchar_t* character) {
+    constexpr char kCtrlC = 3;
+    constexpr wchar_t kReplacement = 0xfffd;
+    std::mbstate_t state{};
+    while (true) {
+      char byte = 0;
+      const ssize_t bytes = ::read(STDIN_FILENO, &byte, 1);
+      if (bytes < 0 && errno == EINTR) continue;
+      if (bytes <= 0) return static_cast<int>(bytes);
+      if (byte == kCtrlC) {
+        self(editor).is_interrupted_ = true;
+        *character = L'\n';
+        return 1;
+      }
+      const size_t length = std::mbrtowc(character, &byte, 1, &state);
+      if (length == static_cast<size_t>(-2)) continue;  // a character of several bytes goes on
+      if (length == static_cast<size_t>(-1)) *character = kReplacement;
+      return 1;
+    }
   }
 
   EditLine* editor_;
