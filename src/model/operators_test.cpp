@@ -79,9 +79,9 @@ TEST(HyperConnection, MixIsTheReference) {
   const std::vector<float> scale = kernels.floats("hc.scale");
   const std::vector<float> base = kernels.floats("hc.base");
   const HyperConnectionConfig config{4, 64, 20, 1e-6F, 1e-20F};
-  std::vector<float> pre(6 * 4);
-  std::vector<float> post(6 * 4);
-  std::vector<float> comb(6 * 16);
+  std::vector<float> pre(size_t{6} * 4);
+  std::vector<float> post(size_t{6} * 4);
+  std::vector<float> comb(size_t{6} * 16);
   for (size_t row = 0; row < 6; ++row) {
     split_mix(config, std::span(products).subspan(row * 24, 24), scale.data(), base.data(),
               std::span(pre).subspan(row * 4, 4), std::span(post).subspan(row * 4, 4),
@@ -114,7 +114,7 @@ TEST(HyperConnection, MixCollapseAndExpandWorkOnStreams) {
   const HyperConnectionMix mix = hyper_connection_mix(math, config, weights, pass);
   expect_near_all({mix.pre.data, 24}, kernels.floats("hc.pre"), 1e-5F);
   expect_near_all({mix.comb.data, 96}, kernels.floats("hc.comb"), 1e-5F);
-  std::vector<float> collapsed(6 * 64);
+  std::vector<float> collapsed(size_t{6} * 64);
   collapse_streams(math, config, pass.stream, mix.pre, Span2d<float>(collapsed.data(), 6, 64));
   expect_one_step(collapsed, kernels.floats("hc.collapsed"));
   expand_streams(math, config, mix, Span2d<const float>(sub.data(), 6, 64), pass.stream);
@@ -125,7 +125,7 @@ TEST(Compressor, PoolsPairsAndNormalises) {
   const golden::Case kernels("kernels");
   const std::vector<float> kv = kernels.floats("compress.kv");
   const std::vector<float> gate = kernels.floats("compress.gate");
-  std::vector<float> pooled(3 * 64);
+  std::vector<float> pooled(size_t{3} * 64);
   for (size_t group = 0; group < 3; ++group) {
     std::vector<float> tokens[2];
     for (size_t t = 0; t < 2; ++t) {
