@@ -138,6 +138,7 @@ std::vector<int64_t> row_indices(const TraceInput& input, const WantedTensor& wa
   const bool is_per_entry = TraceRecorder::is_per_entry(wanted.base);
   const bool starts_at_prompt_end = input.kind == TraceKind::kGreedy || (count != all && !is_per_entry);
   const int64_t first = starts_at_prompt_end ? input.prompt_length - 1 : 0;
+  indices.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i)
     indices.push_back(first + i);
   return indices;
@@ -146,6 +147,7 @@ std::vector<int64_t> row_indices(const TraceInput& input, const WantedTensor& wa
 template <typename T>
 std::vector<double> widen(const std::vector<T>& row) {
   std::vector<double> result;
+  result.reserve(row.size());
   for (const T value : row)
     result.push_back(static_cast<double>(value));
   return result;
@@ -233,11 +235,11 @@ void check_rows(const SafetensorsFile& test_case, const TraceInput& input, const
                 fmt::format("tensor {} names layer {}; this model has {}", wanted.name, wanted.layer,
                             config.num_hidden_layers));
   }
-  const bool is_free = input.kind == TraceKind::kGreedy || TraceRecorder::is_per_entry(wanted.base) ||
-                       wanted.base == "main_hidden_last" || wanted.shape.empty();
+  const bool is_free = input.kind == TraceKind::kGreedy || wanted.base == "main_hidden_last" || wanted.shape.empty();
   if (is_free) return;
   const auto all = static_cast<int64_t>(input.tokens.size());
   const int64_t rows = wanted.shape[0];
+  if (TraceRecorder::is_per_entry(wanted.base) && rows <= all) return;
   const bool fits = input.rows                         ? rows == static_cast<int64_t>(input.rows->size())
                     : input.kind == TraceKind::kDecode ? rows == all || rows == all - input.prompt_length + 1
                                                        : rows == all;
@@ -249,6 +251,7 @@ void check_rows(const SafetensorsFile& test_case, const TraceInput& input, const
 
 TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& input, const Run& run,
                         const ModelConfig& config, const WantedTensor& wanted) {
+  check_rows(test_case, input, config, wanted);
   TraceTensor tensor{wanted.name, wanted.dtype, wanted.shape, {}};
   std::vector<int64_t> indices = row_indices(input, wanted);
   WantedTensor source = wanted;
@@ -257,7 +260,6 @@ TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& inpu
     indices = {input.prompt_length - 1};
     tensor.shape.insert(tensor.shape.begin(), 1);
   }
-  check_rows(test_case, input, config, wanted);
   if (tensor.shape.empty())
     refuse_case(test_case, ErrorCode::kUnsupported, "tensor " + wanted.name + " has no dimensions");
   tensor.shape[0] = static_cast<int64_t>(indices.size());

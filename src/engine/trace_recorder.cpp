@@ -48,15 +48,15 @@ void TraceRecorder::record_ints(std::string_view name, int64_t layer, int64_t in
 }
 
 const TraceRecorder::Rows<float>& TraceRecorder::floats(const std::string& key) const {
-  static const Rows<float> kNone;
+  static const Rows<float> none;
   const auto found = floats_.find(key);
-  return found == floats_.end() ? kNone : found->second;
+  return found == floats_.end() ? none : found->second;
 }
 
 const TraceRecorder::Rows<int64_t>& TraceRecorder::ints(const std::string& key) const {
-  static const Rows<int64_t> kNone;
+  static const Rows<int64_t> none;
   const auto found = ints_.find(key);
-  return found == ints_.end() ? kNone : found->second;
+  return found == ints_.end() ? none : found->second;
 }
 
 }  // namespace tidepool
