@@ -314,8 +314,8 @@ TEST(Trace, RowsLimitPerPositionOutputs) {
   const TraceResult result =
       trace_case({models.official, models.hp, models.without_grid, models.runtime}, file, TraceOptions{});
   const std::vector<float> all = floats(models.trace(c), "logits");
-  std::vector<float> expected(all.begin() + 3 * 512, all.begin() + 4 * 512);
-  expected.insert(expected.end(), all.begin() + 63 * 512, all.end());
+  std::vector<float> expected(all.begin() + int64_t{3} * 512, all.begin() + int64_t{4} * 512);
+  expected.insert(expected.end(), all.begin() + int64_t{63} * 512, all.end());
   EXPECT_EQ(floats(result, "logits"), expected);
   EXPECT_EQ(find_tensor(result, "latent.2")->data.size(), 32U * 64 * 2);
 }
@@ -330,8 +330,8 @@ TEST(Trace, BoundedReplayLeavesRowsItDoesNotComputeEmpty) {
   options.replay = Replay::kExact;
   const std::vector<float> exact = floats(models.trace(c, options), "logits");
   const std::vector<float> full = floats(models.trace(c), "logits");
-  EXPECT_TRUE(std::isnan(bounded[47 * 512 + 511]));
-  EXPECT_FALSE(std::isnan(bounded[48 * 512]));  // the last window of 16
+  EXPECT_TRUE(std::isnan(bounded[size_t{47} * 512 + 511]));
+  EXPECT_FALSE(std::isnan(bounded[size_t{48} * 512]));  // the last window of 16
   EXPECT_TRUE(std::equal(exact.end() - 512, exact.end(), full.end() - 512));
   EXPECT_FALSE(std::equal(bounded.end() - 512, bounded.end(), full.end() - 512));
 }
