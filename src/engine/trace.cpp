@@ -26,12 +26,8 @@ struct Run {
   std::map<int64_t, double> rel_vs_prefill;  ///< decode: row error against a single prefill, by position
 };
 
-std::string key_of(const WantedTensor& wanted) {
-  return wanted.layer < 0 ? wanted.base : fmt::format("{}.{}", wanted.base, wanted.layer);
-}
-
 void request_keys(const WantedTensor& wanted, const ModelConfig& config, TraceRecorder& recorder) {
-  recorder.request(key_of(wanted));
+  recorder.request(TraceRecorder::key_of(wanted.base, wanted.layer));
   if (wanted.base == "next_id" || wanted.base == "rel_vs_prefill") recorder.request("logits");
   if (wanted.base == "output_ids" || wanted.base == "top2_gap") recorder.request("logits");
   if (wanted.base.starts_with("main_hidden") && config.dspark) {
@@ -199,7 +195,7 @@ std::vector<double> output_row(const Run& run, const ModelConfig& config, const 
       slots[slot] = static_cast<int64_t>(slot);
     return joined_row(recorder, "engram_hash", slots, index);
   }
-  return recorded_row(recorder, key_of(wanted), index);
+  return recorded_row(recorder, TraceRecorder::key_of(wanted.base, wanted.layer), index);
 }
 
 /// What an unused or uncomputed place holds.

@@ -6,13 +6,9 @@
 
 namespace tidepool {
 
-namespace {
-
-std::string key_of(std::string_view name, int64_t layer) {
+std::string TraceRecorder::key_of(std::string_view name, int64_t layer) {
   return layer < 0 ? std::string(name) : fmt::format("{}.{}", name, layer);
 }
-
-}  // namespace
 
 bool TraceRecorder::is_per_entry(std::string_view name) {
   return name == "latent" || name == "compress_kv" || name == "index_k";

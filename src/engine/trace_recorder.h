@@ -17,7 +17,10 @@ class TraceRecorder final : public Probe {
   template <typename T>
   using Rows = std::map<int64_t, std::vector<T>>;
 
-  /// Keep rows recorded under `key` (a name, with ".layer" where it has one).
+  /// What a name and its layer (-1: none) are kept under: "embed", "stream.3".
+  [[nodiscard]] static std::string key_of(std::string_view name, int64_t layer);
+
+  /// Keep rows recorded under `key`.
   void request(const std::string& key) { requested_.insert(key); }
   /// Keep these positions only; entries of global KV are always kept whole.
   void limit_positions(std::set<int64_t> positions) {
