@@ -1,0 +1,129 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/generator.h"
+#include "kv/kv_cache.h"
+#include "session/loaded_model.h"
+#include "text/chat_request.h"
+#include "text/completion_parser.h"
+
+namespace tidepool {
+
+/// A prompt that no template shapes: text in which control tokens count as such, or ids.
+struct RawPrompt {
+  std::variant<std::string, std::vector<int32_t>> content;
+  /// Put the begin-of-sentence token in front of a text that does not begin with it.
+  bool adds_bos = true;
+};
+
+/// What a request wants of its prompt's continuation, whichever API it came through.
+struct ServiceRequest {
+  std::variant<ChatRequest, RawPrompt> prompt;
+  SamplingParams sampling;  ///< choice i of n is drawn with seed + i
+  std::vector<std::string> stops;
+  std::vector<int32_t> stop_ids;  ///< besides the model's own
+  bool ignores_eos = false;
+  bool includes_stop_text = false;
+  bool shows_special_tokens = false;
+  int64_t min_tokens = 0;
+  std::optional<int64_t> max_tokens;
+  size_t choice_count = 1;
+  bool wants_logprobs = false;  ///< how many alternatives: sampling.logprobs
+  bool allows_parallel_calls = true;
+  std::string cache_salt;
+  bool wants_exact_cache = false;
+  int priority = 0;  ///< smaller comes first, as in vLLM
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+};
+
+/// How much a choice took.
+struct ChoiceUsage {
+  int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;
+  int64_t accepted_draft_tokens = 0;
+  int64_t rejected_draft_tokens = 0;
+};
+
+struct ServiceFinish {
+  FinishReason reason = FinishReason::kStopToken;
+  std::optional<size_t> stop_index;  ///< which of `stops`
+  std::optional<int32_t> stop_id;    ///< which of `stop_ids`
+  bool has_calls = false;            ///< at least one complete call
+  ChoiceUsage usage;
+};
+
+/// Hears of one request. Called from the engine's thread, in order, and must not block or throw: hand on and return.
+class ServiceListener {
+ public:
+  ServiceListener() = default;
+  ServiceListener(const ServiceListener&) = delete;
+  ServiceListener& operator=(const ServiceListener&) = delete;
+  virtual ~ServiceListener() = default;
+
+  /// The request was admitted and its prompt looked up; reading begins. Before anything else.
+  virtual void on_start(const CacheReport& cache) = 0;
+  /// So many of the prompt's tokens are read.
+  virtual void on_prompt(int64_t tokens_done, int64_t tokens_total) = 0;
+  /// New output of one choice: the tokens, and what they mean. Either may be empty.
+  virtual void on_output(size_t choice, std::span<const SampledToken> tokens,
+                         std::span<const CompletionEvent> events) = 0;
+  virtual void on_finish(size_t choice, const ServiceFinish& finish) = 0;
+  /// All choices are over, or the request failed: nothing follows.
+  virtual void on_end(const std::optional<Error>& error) = 0;
+};
+
+/// What a request will be, known before it is queued.
+struct PreparedRequest {
+  ServiceRequest request;
+  std::vector<int32_t> prompt_ids;
+  OutputStart output_start = OutputStart::kContent;
+};
+
+/// Why a request cannot be taken now.
+struct Busy {
+  enum class Reason : uint8_t { kLoading, kQueueFull, kNoMemory, kDraining } reason = Reason::kQueueFull;
+  int retry_after_s = 1;
+};
+
+/// Runs the requests of many clients on one model: continuous batching, prefix cache, structured output. Thread-safe.
+/// Results do not depend on what else is under way.
+class Service {
+ public:
+  Service() = default;
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+  virtual ~Service() = default;
+
+  /// Checks a request and encodes its prompt, without queueing it: also what counting tokens needs. Throws
+  /// Error(kInvalidArgument); the message begins with the field's path ("messages[2].content: ...") where there is one.
+  [[nodiscard]] virtual PreparedRequest prepare(ServiceRequest request) const = 0;
+
+  /// Stops its request when it dies. What was computed stays in the cache.
+  class Ticket {
+   public:
+    virtual ~Ticket() = default;
+  };
+  using Submitted = std::variant<std::unique_ptr<Ticket>, Busy>;
+  /// Queues a request, or says at once why not. `listener` must outlive the ticket; it hears nothing once the ticket's
+  /// destructor has returned.
+  [[nodiscard]] virtual Submitted submit(PreparedRequest request, ServiceListener& listener) = 0;
+
+  /// Text of tokens, special ones included.
+  [[nodiscard]] virtual std::string detokenize(std::span<const int32_t> ids) const = 0;
+  [[nodiscard]] virtual const LoadedModel& model() const = 0;
+  [[nodiscard]] virtual int64_t max_model_len() const = 0;
+  /// Nonempty when outputs are replayed from a file instead of sampled: the file's name, for every response to say.
+  [[nodiscard]] virtual std::string script_name() const = 0;
+};
+
+}  // namespace tidepool
