@@ -39,6 +39,9 @@ struct KvLayout {
   size_t window_width = 0;
   size_t window_row_bytes = 0;
 
+  /// Draft stages with a window ring of their own; their rings follow those of the layers. 0 without drafts.
+  size_t draft_stages = 0;
+
   /// Positions that can be taken back (rejected drafts) without recomputing: each ring is that much longer.
   int64_t rollback_max = 8;
 

@@ -8,8 +8,9 @@
 namespace tidepool {
 
 SequenceState::SequenceState(std::shared_ptr<const KvLayout> layout) : layout_(std::move(layout)) {
-  windows_.reserve(layout_->window_layers);
-  for (size_t layer = 0; layer < layout_->window_layers; ++layer) {
+  const size_t rings = layout_->window_layers + layout_->draft_stages;
+  windows_.reserve(rings);
+  for (size_t ring = 0; ring < rings; ++ring) {
     windows_.emplace_back(layout_->ring_rows(), layout_->window_row_bytes);
   }
   for (const KvSource& source : layout_->sources) {
@@ -28,6 +29,8 @@ SequenceState SequenceState::resume(std::shared_ptr<const KvLayout> layout, std:
   result.encoder_begin_ = result.length();
   result.decoder_begin_ = result.length();
   result.decoder_end_ = result.length();
+  result.draft_begin_ = result.length();
+  result.draft_end_ = result.length();
   TIDEPOOL_CHECK(result.length() <= result.global_end_, "a replay begins where global KV exists");
   return result;
 }
@@ -46,6 +49,8 @@ SequenceState SequenceState::fork() const {
   result.encoder_begin_ = encoder_begin_;
   result.decoder_begin_ = decoder_begin_;
   result.decoder_end_ = decoder_end_;
+  result.draft_begin_ = draft_begin_;
+  result.draft_end_ = draft_end_;
   return result;
 }
 
@@ -73,6 +78,8 @@ void SequenceState::rollback(int64_t new_length) {
   if (blocks_.size() > needed) blocks_.resize(needed);
   decoder_end_ = std::min(decoder_end_, new_length);
   decoder_begin_ = std::min(decoder_begin_, decoder_end_);
+  draft_end_ = std::min(draft_end_, new_length);
+  draft_begin_ = std::min(draft_begin_, draft_end_);
 }
 
 const std::byte* SequenceState::entry(size_t source, int64_t index) const {
@@ -111,6 +118,12 @@ void SequenceState::begin_decoder_rows(int64_t begin) {
   TIDEPOOL_CHECK(begin >= decoder_end_ && begin <= length(), "decoder rows are written forwards");
   if (begin != decoder_end_) decoder_begin_ = begin;
   decoder_end_ = length();
+}
+
+void SequenceState::begin_draft_rows(int64_t begin) {
+  TIDEPOOL_CHECK(begin >= draft_end_ && begin <= length(), "draft rows are written forwards");
+  if (begin != draft_end_) draft_begin_ = begin;
+  draft_end_ = length();
 }
 
 std::span<float> SequenceState::compressor_row(size_t source, int64_t position) {
@@ -167,6 +180,19 @@ bool same_windows(const SequenceState& a, const SequenceState& b) {
 
 bool same_state(const SequenceState& a, const SequenceState& b) {
   return std::ranges::equal(a.tokens(), b.tokens()) && same_global(a, b) && same_windows(a, b);
+}
+
+bool same_draft_windows(const SequenceState& a, const SequenceState& b) {
+  const KvLayout& layout = a.layout();
+  if (a.draft_end() != b.draft_end()) return false;
+  const int64_t begin = std::max(a.draft_begin(), a.draft_end() - layout.window);
+  if (begin != std::max(b.draft_begin(), b.draft_end() - layout.window)) return false;
+  for (size_t ring = layout.window_layers; ring < layout.window_layers + layout.draft_stages; ++ring) {
+    for (int64_t position = begin; position < a.draft_end(); ++position) {
+      if (!std::ranges::equal(a.window(ring).row(position), b.window(ring).row(position))) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace tidepool

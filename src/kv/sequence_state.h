@@ -79,10 +79,13 @@ class SequenceState {
   };
   [[nodiscard]] KeyRun key_run(size_t source, int64_t index, int64_t count) const;
 
+  /// Rings of the layers, then those of the draft stages.
   [[nodiscard]] WindowRing& window(size_t layer) { return windows_[layer]; }
   [[nodiscard]] const WindowRing& window(size_t layer) const { return windows_[layer]; }
-  /// First position whose window row of `layer` is valid: 0, or where the encoder's or the decoder's replay began.
+  /// First position whose window row of `layer` is valid: 0, or where the encoder's, the decoder's or the draft stages'
+  /// rows began.
   [[nodiscard]] int64_t window_begin(size_t layer) const {
+    if (layer >= layout_->window_layers) return draft_begin_;
     return layer < layout_->first_decoder_layer ? encoder_begin_ : decoder_begin_;
   }
 
@@ -91,6 +94,12 @@ class SequenceState {
   void begin_decoder_rows(int64_t begin);
   /// Positions [window_begin, decoder_end) have decoder window rows.
   [[nodiscard]] int64_t decoder_end() const { return decoder_end_; }
+
+  /// The same for the windows of the draft stages, which have the positions [draft_begin, draft_end). They only speed
+  /// up: a sequence without them goes on alike, so nothing may depend on having them.
+  void begin_draft_rows(int64_t begin);
+  [[nodiscard]] int64_t draft_begin() const { return draft_begin_; }
+  [[nodiscard]] int64_t draft_end() const { return draft_end_; }
 
   /// Compressor input of one token of a source with ratio 2: kv then gate, [2 * entry_width], kept for the last few
   /// positions, so that a group can be finished by the next token, or again after a rollback.
@@ -113,9 +122,13 @@ class SequenceState {
   int64_t encoder_begin_ = 0;
   int64_t decoder_begin_ = 0;
   int64_t decoder_end_ = 0;
+  int64_t draft_begin_ = 0;
+  int64_t draft_end_ = 0;
 };
 
 /// True when two states would go on alike: same tokens, and equal bytes in every row that a later token can read.
 [[nodiscard]] bool same_state(const SequenceState& a, const SequenceState& b);
+/// True when two states would draft alike: equal bytes in every row of the draft windows that a draft can read.
+[[nodiscard]] bool same_draft_windows(const SequenceState& a, const SequenceState& b);
 
 }  // namespace tidepool
