@@ -34,11 +34,11 @@ struct ServiceRequest {
   std::vector<int32_t> stop_ids;  ///< besides the model's own
   bool ignores_eos = false;
   bool includes_stop_text = false;
-  bool shows_special_tokens = false;
+  bool shows_special_tokens = false;  ///< raw prompts only: an assistant's turn never shows them
   int64_t min_tokens = 0;
   std::optional<int64_t> max_tokens;
   size_t choice_count = 1;
-  bool wants_logprobs = false;  ///< how many alternatives: sampling.logprobs
+  bool wants_logprobs = false;  ///< how many alternatives: sampling.top_logprobs, none given counting as 0
   bool allows_parallel_calls = true;
   std::string cache_salt;
   bool wants_exact_cache = false;
@@ -86,7 +86,18 @@ class ServiceListener {
 struct PreparedRequest {
   ServiceRequest request;
   std::vector<int32_t> prompt_ids;
-  OutputStart output_start = OutputStart::kContent;
+  OutputStart output_start = OutputStart::kContent;  ///< of a chat request
+  bool has_tools = false;                            ///< the model was shown tools
+};
+
+/// How the engine is doing: for health checks and gauges.
+struct ServiceStatus {
+  int64_t running = 0;  ///< requests whose prompt is read or whose output is written
+  int64_t waiting = 0;  ///< requests that are queued
+  bool is_draining = false;
+  /// Forward calls so far. An engine with running requests is alive when this grows, however long each call takes.
+  uint64_t forward_calls = 0;
+  double kv_used_share = 0;  ///< of the KV budget, 0 to 1
 };
 
 /// Why a request cannot be taken now.
@@ -104,9 +115,12 @@ class Service {
   Service& operator=(const Service&) = delete;
   virtual ~Service() = default;
 
-  /// Checks a request and encodes its prompt, without queueing it: also what counting tokens needs. Throws
-  /// Error(kInvalidArgument); the message begins with the field's path ("messages[2].content: ...") where there is one.
+  /// Checks a request and encodes its prompt, without queueing it. Throws Error(kInvalidArgument); the message begins
+  /// with the field's path ("messages[2].content: ...") where there is one. Throws Error(kResourceExhausted) naming
+  /// both lengths when the prompt leaves no room in the context, or naming --kv-ram when memory never suffices.
   [[nodiscard]] virtual PreparedRequest prepare(ServiceRequest request) const = 0;
+  /// The ids of a request's prompt, whatever their number: for counting tokens. Throws Error(kInvalidArgument).
+  [[nodiscard]] virtual std::vector<int32_t> encode(const ServiceRequest& request) const = 0;
 
   /// Stops its request when it dies. What was computed stays in the cache.
   class Ticket {
@@ -117,6 +131,10 @@ class Service {
   /// Queues a request, or says at once why not. `listener` must outlive the ticket; it hears nothing once the ticket's
   /// destructor has returned.
   [[nodiscard]] virtual Submitted submit(PreparedRequest request, ServiceListener& listener) = 0;
+
+  /// Refuses new requests from now on (Busy::Reason::kDraining); those that were taken go on to their end.
+  virtual void drain() = 0;
+  [[nodiscard]] virtual ServiceStatus status() const = 0;
 
   /// Text of tokens, special ones included.
   [[nodiscard]] virtual std::string detokenize(std::span<const int32_t> ids) const = 0;
