@@ -54,10 +54,7 @@ struct KvCacheOptions {
   size_t ram_bytes = 0;                    ///< --kv-ram: blocks of live and of recent sequences
   size_t snapshot_ram_bytes = 0;           ///< --snapshot-ram
   std::chrono::seconds snapshot_ttl{600};  ///< --snapshot-ttl
-  /// Positions a resumed sequence reads once more below its hit: one window, or the whole halo for an exact result.
-  int64_t bounded_replay = 0;
-  int64_t exact_replay = 0;
-  std::shared_ptr<BlockStore> store;  ///< may be null: nothing outlives the process
+  std::shared_ptr<BlockStore> store;       ///< may be null: nothing outlives the process
   /// For tests; steady time otherwise.
   std::function<std::chrono::steady_clock::time_point()> now;
 };
@@ -89,9 +86,10 @@ class KvCache {
     KvCache* cache_ = nullptr;
     int64_t blocks_ = 0;
   };
-  /// Room for `tokens` new tokens, made by evicting pages that no live sequence uses. Nothing when there is not enough
-  /// now: wait, or refuse. Throws Error(kInvalidArgument) naming --kv-ram when there never can be.
-  [[nodiscard]] std::optional<Reservation> reserve(int64_t tokens);
+  /// Room for the blocks that `state` still lacks to hold `tokens` tokens in all, made by evicting pages that no live
+  /// sequence uses. Nothing when there is not enough now: wait without the state, whose pages count as used, or refuse.
+  /// Throws Error(kResourceExhausted) naming --kv-ram when there never can be.
+  [[nodiscard]] std::optional<Reservation> reserve(const SequenceState& state, int64_t tokens);
 
   struct Query {
     CacheText text;  ///< the whole prompt, at least one token
@@ -114,6 +112,10 @@ class KvCache {
   /// Publishes, and keeps the whole state too: at the end of a prompt, and of an output.
   void snapshot(const SequenceState& state, std::span<const ImageSpan> images, std::string_view salt,
                 Reservation* reservation);
+
+  /// Drops snapshots whose time is over (the newest of a session moves to disk). The other calls do so too; for an idle
+  /// server.
+  void expire();
 
   struct Stats {
     size_t ram_bytes = 0;  ///< of pages, those of live sequences included
