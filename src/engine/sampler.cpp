@@ -117,11 +117,15 @@ int32_t argmax(std::span<const float> logits) {
 SampledToken Sampler::sample(const SampleRequest& request) {
   const SamplingParams& params = *request.params;
   check_logits(request.logits);
-  const std::span<const float> logits = adjust(request);
   SampledToken result;
-  result.id = params.is_greedy() ? argmax(logits) : draw_token(logits, params, request.draw);
+  result.id = request.forced ? *request.forced : choose(request);
   if (params.top_logprobs) result.logprobs = make_logprobs(request.logits, result.id, *params.top_logprobs);
   return result;
+}
+
+int32_t Sampler::choose(const SampleRequest& request) {
+  const std::span<const float> logits = adjust(request);
+  return request.params->is_greedy() ? argmax(logits) : draw_token(logits, *request.params, request.draw);
 }
 
 /// The logits after constraint, bias and penalties; the model's own memory when there are none.

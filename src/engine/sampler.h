@@ -71,6 +71,7 @@ struct SampleRequest {
   LogitsConstraint* constraint = nullptr;   ///< may be null; its accept() is the caller's to call
   std::span<const int32_t> forbidden = {};  ///< ids that must not be taken
   double draw = 0;                          ///< uniform in [0, 1); unused when greedy
+  std::optional<int32_t> forced{};          ///< taken whatever the logits say; they must be usable all the same
 };
 
 /// Chooses tokens. A token is a pure function of its request; the object holds scratch memory only, [2 * vocab]
@@ -86,6 +87,7 @@ class Sampler {
     double weight = 0;  ///< exp((logit - max) / temperature)
     int32_t id = 0;
   };
+  [[nodiscard]] int32_t choose(const SampleRequest& request);
   [[nodiscard]] std::span<const float> adjust(const SampleRequest& request);
   [[nodiscard]] int32_t draw_token(std::span<const float> logits, const SamplingParams& params, double draw);
   [[nodiscard]] Candidate last_kept(const SamplingParams& params);
