@@ -19,19 +19,47 @@ SequenceState::SequenceState(std::shared_ptr<const KvLayout> layout) : layout_(s
   }
 }
 
+/// Blocks that others hold too. They are complete: append() copies one before it would write to it.
+std::vector<std::shared_ptr<KvBlock>> SequenceState::adopt(std::span<const std::shared_ptr<const KvBlock>> blocks) {
+  std::vector<std::shared_ptr<KvBlock>> result;
+  result.reserve(blocks.size() + 1);
+  for (const std::shared_ptr<const KvBlock>& block : blocks)
+    result.push_back(std::const_pointer_cast<KvBlock>(block));
+  return result;
+}
+
 SequenceState SequenceState::resume(std::shared_ptr<const KvLayout> layout, std::span<const InputToken> tokens,
-                                    std::vector<std::shared_ptr<KvBlock>> blocks) {
+                                    std::span<const std::shared_ptr<const KvBlock>> blocks) {
   SequenceState result(std::move(layout));
   result.tokens_.assign(tokens.begin(), tokens.end());
-  result.blocks_ = std::move(blocks);
-  result.longest_ = result.length();
-  result.global_end_ = static_cast<int64_t>(result.blocks_.size()) * kBlockTokens;
-  result.encoder_begin_ = result.length();
-  result.decoder_begin_ = result.length();
-  result.decoder_end_ = result.length();
-  result.draft_begin_ = result.length();
-  result.draft_end_ = result.length();
-  TIDEPOOL_CHECK(result.length() <= result.global_end_, "a replay begins where global KV exists");
+  result.blocks_ = adopt(blocks);
+  const int64_t length = result.length();
+  SequenceMarks& marks = result.marks_;
+  marks.longest = length;
+  marks.global_end = static_cast<int64_t>(blocks.size()) * kBlockTokens;
+  marks.encoder_begin = length;
+  marks.decoder_begin = length;
+  marks.decoder_end = length;
+  marks.draft_begin = length;
+  marks.draft_end = length;
+  marks.is_bounded = length > 0 && marks.global_end - length < result.layout().encoder_halo();
+  TIDEPOOL_CHECK(length <= marks.global_end, "a replay begins where global KV exists");
+  return result;
+}
+
+SequenceState SequenceState::restore(std::shared_ptr<const KvLayout> layout, std::span<const InputToken> tokens,
+                                     std::span<const std::shared_ptr<const KvBlock>> blocks,
+                                     const SequenceMarks& marks) {
+  SequenceState result(std::move(layout));
+  const auto length = static_cast<int64_t>(tokens.size());
+  TIDEPOOL_CHECK(static_cast<int64_t>(blocks.size()) == length / kBlockTokens, "every complete block is there");
+  TIDEPOOL_CHECK(marks.longest >= length && marks.longest <= length + result.layout().rollback_max &&
+                     marks.global_end <= length && marks.decoder_end <= length && marks.draft_end <= length,
+                 "the marks belong to the tokens");
+  result.tokens_.assign(tokens.begin(), tokens.end());
+  result.blocks_ = adopt(blocks);
+  if (length % kBlockTokens != 0) result.blocks_.push_back(std::make_shared<KvBlock>(result.layout().block_bytes));
+  result.marks_ = marks;
   return result;
 }
 
@@ -44,23 +72,17 @@ SequenceState SequenceState::fork() const {
   for (size_t source = 0; source < compressor_rows_.size(); ++source) {
     result.compressor_rows_[source] = compressor_rows_[source].copy();
   }
-  result.longest_ = longest_;
-  result.global_end_ = global_end_;
-  result.encoder_begin_ = encoder_begin_;
-  result.decoder_begin_ = decoder_begin_;
-  result.decoder_end_ = decoder_end_;
-  result.draft_begin_ = draft_begin_;
-  result.draft_end_ = draft_end_;
+  result.marks_ = marks_;
   return result;
 }
 
 void SequenceState::append(std::span<const InputToken> tokens) {
-  const auto first_touched = static_cast<size_t>(std::max(length(), global_end_) / kBlockTokens);
+  const auto first_touched = static_cast<size_t>(std::max(length(), marks_.global_end) / kBlockTokens);
   if (first_touched < blocks_.size() && blocks_[first_touched].use_count() > 1) {
     blocks_[first_touched] = std::make_shared<KvBlock>(blocks_[first_touched]->copy());
   }
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  longest_ = std::max(longest_, length());
+  marks_.longest = std::max(marks_.longest, length());
   const auto needed = static_cast<size_t>((length() + kBlockTokens - 1) / kBlockTokens);
   while (!layout_->sources.empty() && blocks_.size() < needed) {
     blocks_.push_back(std::make_shared<KvBlock>(layout_->block_bytes));
@@ -68,7 +90,8 @@ void SequenceState::append(std::span<const InputToken> tokens) {
 }
 
 bool SequenceState::can_rollback(int64_t new_length) const {
-  return new_length >= global_end_ && new_length <= length() && new_length >= longest_ - layout_->rollback_max;
+  return new_length >= marks_.global_end && new_length <= length() &&
+         new_length >= marks_.longest - layout_->rollback_max;
 }
 
 void SequenceState::rollback(int64_t new_length) {
@@ -76,10 +99,10 @@ void SequenceState::rollback(int64_t new_length) {
   tokens_.resize(static_cast<size_t>(new_length));
   const auto needed = static_cast<size_t>((new_length + kBlockTokens - 1) / kBlockTokens);
   if (blocks_.size() > needed) blocks_.resize(needed);
-  decoder_end_ = std::min(decoder_end_, new_length);
-  decoder_begin_ = std::min(decoder_begin_, decoder_end_);
-  draft_end_ = std::min(draft_end_, new_length);
-  draft_begin_ = std::min(draft_begin_, draft_end_);
+  marks_.decoder_end = std::min(marks_.decoder_end, new_length);
+  marks_.decoder_begin = std::min(marks_.decoder_begin, marks_.decoder_end);
+  marks_.draft_end = std::min(marks_.draft_end, new_length);
+  marks_.draft_begin = std::min(marks_.draft_begin, marks_.draft_end);
 }
 
 const std::byte* SequenceState::entry(size_t source, int64_t index) const {
@@ -115,15 +138,15 @@ SequenceState::KeyRun SequenceState::key_run(size_t source, int64_t index, int64
 }
 
 void SequenceState::begin_decoder_rows(int64_t begin) {
-  TIDEPOOL_CHECK(begin >= decoder_end_ && begin <= length(), "decoder rows are written forwards");
-  if (begin != decoder_end_) decoder_begin_ = begin;
-  decoder_end_ = length();
+  TIDEPOOL_CHECK(begin >= marks_.decoder_end && begin <= length(), "decoder rows are written forwards");
+  if (begin != marks_.decoder_end) marks_.decoder_begin = begin;
+  marks_.decoder_end = length();
 }
 
 void SequenceState::begin_draft_rows(int64_t begin) {
-  TIDEPOOL_CHECK(begin >= draft_end_ && begin <= length(), "draft rows are written forwards");
-  if (begin != draft_end_) draft_begin_ = begin;
-  draft_end_ = length();
+  TIDEPOOL_CHECK(begin >= marks_.draft_end && begin <= length(), "draft rows are written forwards");
+  if (begin != marks_.draft_end) marks_.draft_begin = begin;
+  marks_.draft_end = length();
 }
 
 std::span<float> SequenceState::compressor_row(size_t source, int64_t position) {

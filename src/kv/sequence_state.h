@@ -21,6 +21,18 @@ struct InputToken {
 /// Global KV of kBlockTokens tokens over all sources, packed. Shared between forks; written only by a sole owner.
 using KvBlock = Buffer<std::byte>;
 
+/// What a sequence knows about its rows: positions, and where the rows of its windows begin and end.
+struct SequenceMarks {
+  int64_t longest = 0;      ///< largest length ever reached: what the rings were written up to
+  int64_t global_end = 0;   ///< positions below brought their global KV along
+  bool is_bounded = false;  ///< global KV or windows were computed behind a bounded replay of the encoder
+  int64_t encoder_begin = 0;
+  int64_t decoder_begin = 0;
+  int64_t decoder_end = 0;
+  int64_t draft_begin = 0;
+  int64_t draft_end = 0;
+};
+
 /// Everything a sequence needs to go on: its tokens, packed global KV, window rings and half-filled compressor groups.
 /// A value: `fork()` copies it (sharing full blocks), `rollback()` takes positions back. Nothing in it depends on how
 /// the tokens were cut into chunks. One thread at a time.
@@ -35,9 +47,15 @@ class SequenceState {
 
   /// A sequence whose first blocks.size() * kBlockTokens positions have global KV already (`blocks`, shared), while its
   /// windows are empty. `tokens` are the positions before the replay; those from there on are appended again, and up to
-  /// global_end() they write windows only. (docs/kv_cache.md, "Resuming")
+  /// global_end() they write windows only. The state is bounded when that replay is too short to be exact.
+  /// (docs/kv_cache.md, "Resuming")
   [[nodiscard]] static SequenceState resume(std::shared_ptr<const KvLayout> layout, std::span<const InputToken> tokens,
-                                            std::vector<std::shared_ptr<KvBlock>> blocks);
+                                            std::span<const std::shared_ptr<const KvBlock>> blocks);
+  /// A sequence with these marks, whose rows the caller puts in place: of the begun block, the windows and the
+  /// compressor. `blocks` are the complete ones. CHECKs that the marks are consistent with the tokens.
+  [[nodiscard]] static SequenceState restore(std::shared_ptr<const KvLayout> layout, std::span<const InputToken> tokens,
+                                             std::span<const std::shared_ptr<const KvBlock>> blocks,
+                                             const SequenceMarks& marks);
 
   /// An independent copy. Blocks are shared until one side writes to them.
   [[nodiscard]] SequenceState fork() const;
@@ -47,8 +65,13 @@ class SequenceState {
   [[nodiscard]] int64_t length() const { return static_cast<int64_t>(tokens_.size()); }
   [[nodiscard]] std::span<const InputToken> tokens() const { return tokens_; }
 
+  [[nodiscard]] const SequenceMarks& marks() const { return marks_; }
   /// Positions below this have global KV that a resumed sequence brought along and no row may write again.
-  [[nodiscard]] int64_t global_end() const { return global_end_; }
+  [[nodiscard]] int64_t global_end() const { return marks_.global_end; }
+  /// Whether a bounded replay of the encoder lies behind it, so that its global KV is not exact.
+  [[nodiscard]] bool is_bounded() const { return marks_.is_bounded; }
+  /// The blocks that it was resumed with were computed behind a bounded replay.
+  void mark_bounded() { marks_.is_bounded = true; }
   /// Blocks of global KV: block i covers positions [i * kBlockTokens, (i + 1) * kBlockTokens), the last may be begun
   /// only.
   [[nodiscard]] std::span<const std::shared_ptr<KvBlock>> blocks() const { return blocks_; }
@@ -85,45 +108,42 @@ class SequenceState {
   /// First position whose window row of `layer` is valid: 0, or where the encoder's, the decoder's or the draft stages'
   /// rows began.
   [[nodiscard]] int64_t window_begin(size_t layer) const {
-    if (layer >= layout_->window_layers) return draft_begin_;
-    return layer < layout_->first_decoder_layer ? encoder_begin_ : decoder_begin_;
+    if (layer >= layout_->window_layers) return marks_.draft_begin;
+    return layer < layout_->first_decoder_layer ? marks_.encoder_begin : marks_.decoder_begin;
   }
 
   /// Decoder rows are about to be written for [begin, length()): goes on where the last ones ended, or starts a new
   /// window at `begin` when it does not touch them.
   void begin_decoder_rows(int64_t begin);
   /// Positions [window_begin, decoder_end) have decoder window rows.
-  [[nodiscard]] int64_t decoder_end() const { return decoder_end_; }
+  [[nodiscard]] int64_t decoder_end() const { return marks_.decoder_end; }
 
   /// The same for the windows of the draft stages, which have the positions [draft_begin, draft_end). They only speed
   /// up: a sequence without them goes on alike, so nothing may depend on having them.
   void begin_draft_rows(int64_t begin);
-  [[nodiscard]] int64_t draft_begin() const { return draft_begin_; }
-  [[nodiscard]] int64_t draft_end() const { return draft_end_; }
+  [[nodiscard]] int64_t draft_begin() const { return marks_.draft_begin; }
+  [[nodiscard]] int64_t draft_end() const { return marks_.draft_end; }
 
   /// Compressor input of one token of a source with ratio 2: kv then gate, [2 * entry_width], kept for the last few
   /// positions, so that a group can be finished by the next token, or again after a rollback.
   [[nodiscard]] std::span<float> compressor_row(size_t source, int64_t position);
   [[nodiscard]] std::span<const float> compressor_row(size_t source, int64_t position) const;
+  /// So many of the last positions have a compressor row.
+  [[nodiscard]] int64_t compressor_ring_rows() const { return layout_->rollback_max + 2; }
 
   /// Bytes of memory held: shared blocks count fully.
   [[nodiscard]] size_t bytes() const;
 
  private:
-  [[nodiscard]] int64_t compressor_ring_rows() const { return layout_->rollback_max + 2; }
+  [[nodiscard]] static std::vector<std::shared_ptr<KvBlock>> adopt(
+      std::span<const std::shared_ptr<const KvBlock>> blocks);
 
   std::shared_ptr<const KvLayout> layout_;
   std::vector<InputToken> tokens_;
   std::vector<std::shared_ptr<KvBlock>> blocks_;
   std::vector<WindowRing> windows_;
   std::vector<Buffer<float>> compressor_rows_;  ///< per source; empty when its ratio is 1
-  int64_t longest_ = 0;                         ///< largest length ever reached: what the rings were written up to
-  int64_t global_end_ = 0;
-  int64_t encoder_begin_ = 0;
-  int64_t decoder_begin_ = 0;
-  int64_t decoder_end_ = 0;
-  int64_t draft_begin_ = 0;
-  int64_t draft_end_ = 0;
+  SequenceMarks marks_;
 };
 
 /// True when two states would go on alike: same tokens, and equal bytes in every row that a later token can read.

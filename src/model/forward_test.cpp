@@ -216,9 +216,10 @@ TEST(Forward, PromptOfOneWindowIsExactWithBoundedReplay) {
 std::vector<float> resume_and_run(Fixture& fixture, const SequenceState& source, std::span<const InputToken> tokens,
                                   size_t blocks, int64_t replayed, SequenceState* resumed = nullptr) {
   const int64_t from = static_cast<int64_t>(blocks) * kBlockTokens - replayed;
+  const std::vector<std::shared_ptr<const KvBlock>> known(source.blocks().begin(),
+                                                          source.blocks().begin() + static_cast<int64_t>(blocks));
   SequenceState state =
-      SequenceState::resume(fixture.model.kv_layout(), tokens.first(static_cast<size_t>(from)),
-                            {source.blocks().begin(), source.blocks().begin() + static_cast<int64_t>(blocks)});
+      SequenceState::resume(fixture.model.kv_layout(), tokens.first(static_cast<size_t>(from)), known);
   const auto end = static_cast<int64_t>(tokens.size());
   std::vector<float> logits = fixture.run_from(state, tokens.subspan(static_cast<size_t>(from)), end - 16);
   if (resumed != nullptr) *resumed = std::move(state);
