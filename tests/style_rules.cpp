@@ -137,7 +137,7 @@ void check_header(const SourceText& source, Report& report) {
 /// Whether the path names one instruction set: such files alone may use intrinsics and each other's headers. Elsewhere
 /// the linker could keep a copy of an inline function that the machine cannot run.
 bool is_of_one_instruction_set(const std::string& path) {
-  static const std::regex pattern(R"(^src/kernels/(\w+_)?(avx2|avx512|amx)(_internal)?\.(h|cpp)$)");
+  static const std::regex pattern(R"(^src/kernels/(\w+_)?(avx2|avx512|avx512bf16|amx)(_internal)?\.(h|cpp)$)");
   return std::regex_search(path, pattern);
 }
 

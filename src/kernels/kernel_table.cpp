@@ -39,6 +39,18 @@ constexpr KernelTable kAvx512 = {
     .hc_expand = avx512::hc_expand,
 };
 
+/// Pairs of bfloat16 multiply what is exact in it; all else is the best vectors'.
+constexpr KernelTable make_avx512bf16() {
+  KernelTable table = kAvx512;
+  table.name = "avx512bf16";
+  table.needs_bf16_inputs = true;
+  table.linear_fp8 = avx512bf16::linear_fp8;
+  table.linear_fp4 = avx512bf16::linear_fp4;
+  table.linear_bf16 = avx512bf16::linear_bf16;
+  return table;
+}
+constexpr KernelTable kAvx512bf16 = make_avx512bf16();
+
 /// Tiles multiply what is exact in bfloat16; all else is the best vectors'.
 constexpr KernelTable make_amx() {
   KernelTable table = kAvx512;
@@ -89,6 +101,10 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vbmi");
 }
 
+bool has_avx512bf16() {
+  return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+
 /// Tries the tiles, and says so where the processor promises what does not work.
 bool has_amx() {
   const AmxStatus status = amx_status();
@@ -105,9 +121,9 @@ struct Candidate {
   bool is_runnable;
 };
 
-std::array<Candidate, 4> all_candidates() {
-  return {Candidate{&kAmx, has_amx()}, Candidate{&kAvx512, has_avx512()}, Candidate{&kAvx2, has_avx2()},
-          Candidate{&reference_kernels(), true}};
+std::array<Candidate, 5> all_candidates() {
+  return {Candidate{&kAmx, has_amx()}, Candidate{&kAvx512bf16, has_avx512bf16()}, Candidate{&kAvx512, has_avx512()},
+          Candidate{&kAvx2, has_avx2()}, Candidate{&reference_kernels(), true}};
 }
 
 /// Filled once, at first use; immutable afterwards. (The style page's exception for the kernel table.)

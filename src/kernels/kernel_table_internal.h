@@ -40,6 +40,13 @@ void hc_expand(float* stream, const float* y, const float* post, const float* co
                size_t width) noexcept;
 }  // namespace avx512
 
+/// Products in bfloat16, with the other entries of avx512; needs both. Inputs are exact in bfloat16.
+namespace avx512bf16 {
+void linear_fp8(const LinearArgs& args) noexcept;
+void linear_fp4(const LinearArgs& args) noexcept;
+void linear_bf16(const LinearArgs& args) noexcept;
+}  // namespace avx512bf16
+
 /// On tiles, with the other entries of avx512; needs both. Inputs are exact in bfloat16.
 namespace amx {
 void linear_fp8(const LinearArgs& args) noexcept;
