@@ -48,7 +48,7 @@ TraceResult compute(const TraceFlags& flags) {
   engine.numerics = flags.numerics == "official" ? "official" : "hp";
   const std::unique_ptr<LoadedModel> model = load_model(engine);
   const auto with = [&](const Numerics& numerics) {
-    return model->make_model({.numerics = numerics, .kv_formats = {}, .faults = {}});
+    return model->make_model({.numerics = numerics, .kv_formats = {}, .has_drafts = false, .faults = {}});
   };
   const std::unique_ptr<const Model> official = with(kOfficialNumerics);
   const std::unique_ptr<const Model> hp = with(kHpNumerics);

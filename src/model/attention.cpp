@@ -18,7 +18,9 @@ struct Angles {
 };
 
 Angles layer_angles(const Attention& attention, const ForwardPass& pass) {
-  const bool is_window = attention.plan.mode == LayerMode::kWindow;
+  const bool is_draft = attention.plan.mode == LayerMode::kDraft;
+  const bool is_window = attention.plan.mode == LayerMode::kWindow ||
+                         (is_draft && attention.config.draft_fault != DraftFault::kGlobalRope);
   return is_window ? Angles{pass.window_cos, pass.window_sin} : Angles{pass.global_cos, pass.global_sin};
 }
 
@@ -55,6 +57,22 @@ struct RowPointers {
   std::vector<const std::byte*> global;
 };
 
+/// A draft row sees the whole window, up to the last position read, and all of its own block.
+void find_draft_rows(const Attention& attention, const ForwardPass& pass, Span2d<const std::byte> block_rows,
+                     size_t row, RowPointers& out) {
+  const PassSegment& segment = pass.segment(row);
+  const SequenceState& state = *segment.state;
+  const size_t ring = attention.plan.index;
+  const DraftFault fault = attention.config.draft_fault;
+  const int64_t end = state.draft_end();
+  const int64_t newest = fault == DraftFault::kSlidingRows ? pass.position(row) : end - 1;
+  for (int64_t p = std::max(state.window_begin(ring), newest - state.layout().window + 1); p < end; ++p)
+    out.window.push_back(state.window(ring).row(p).data());
+  const size_t block_end = fault == DraftFault::kCausalBlock ? row + 1 : segment.row_begin + segment.rows;
+  for (size_t other = segment.row_begin; other < block_end; ++other)
+    out.window.push_back(block_rows.row(other).data());
+}
+
 void find_rows(const Attention& attention, const ForwardPass& pass, Span2d<const std::byte> window_rows, size_t row,
                RowPointers& out) {
   const PassSegment& segment = pass.segment(row);
@@ -63,6 +81,10 @@ void find_rows(const Attention& attention, const ForwardPass& pass, Span2d<const
   const size_t layer = attention.plan.index;
   out.window.clear();
   out.global.clear();
+  if (attention.plan.mode == LayerMode::kDraft) {
+    find_draft_rows(attention, pass, window_rows, row, out);
+    return;
+  }
   const int64_t begin = std::max(state.window_begin(layer), position - state.layout().window + 1);
   for (int64_t p = begin; p <= position; ++p) {
     const bool is_here = p >= segment.position;
@@ -156,6 +178,13 @@ void write_layer_global_kv(const Attention& attention, const ForwardPass& pass, 
                   pass, x);
 }
 
+void write_window_rows(const Attention& attention, const ForwardPass& pass, Span2d<const float> x) {
+  const Arena::Scope scope(*pass.arena);
+  const Span2d<float> kv = pass.arena->matrix(pass.rows, attention.config.head_dim);
+  attention.math.linear(attention.weights.wkv, x, kv);
+  commit_window_rows(attention, pass, make_window_rows(attention, layer_angles(attention, pass), pass, kv));
+}
+
 void attend(const Attention& attention, ForwardPass& pass, Span2d<const float> x, Span2d<float> y) {
   const Arena::Scope scope(*pass.arena);
   Arena& arena = *pass.arena;
@@ -194,7 +223,7 @@ void attend(const Attention& attention, ForwardPass& pass, Span2d<const float> x
     rotate_heads(attention, angles, row, o.row(row), -1.0F);
   });
   project_output(attention, pass, o, y);
-  commit_window_rows(attention, pass, window_rows);
+  if (attention.plan.mode != LayerMode::kDraft) commit_window_rows(attention, pass, window_rows);
 }
 
 }  // namespace tidepool

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "model/compressor.h"
+#include "model/draft_fault.h"
 #include "model/forward_pass.h"
 #include "model/indexer.h"
 #include "model/layer_table.h"
@@ -21,6 +22,7 @@ struct AttentionConfig {
   size_t index_topk = 0;
   CandidatePoolConfig candidates;
   bool unscaled_rope_position = false;  ///< test hook, see GlobalKvWriter
+  DraftFault draft_fault = DraftFault::kNone;
 };
 
 /// CSA2 attention of one layer. (model notes 2.3, checkpoint notes 5)
@@ -36,7 +38,12 @@ struct Attention {
 /// layers; the decoder's first layer has this done for all prompt rows at the end of the encoder.
 void write_layer_global_kv(const Attention& attention, const ForwardPass& pass, Span2d<const float> x);
 
-/// y = attention(x), [rows, d] both: window rows are written to the sequences; the selection of Full and Reindex layers
+/// Writes the window rows of x [rows, d] (on the activation grid), and does nothing else: what a draft stage keeps of
+/// the backbone.
+void write_window_rows(const Attention& attention, const ForwardPass& pass, Span2d<const float> x);
+
+/// y = attention(x), [rows, d] both: window rows are written to the sequences (those of a
+/// draft block are not); the selection of Full and Reindex layers
 /// is left in the pass. Global KV must be written before.
 void attend(const Attention& attention, ForwardPass& pass, Span2d<const float> x, Span2d<float> y);
 

@@ -13,26 +13,6 @@ Attention layer_attention(const Model& model, const Math& math, size_t layer) {
           model.ropes()};
 }
 
-/// What a draft head reads: the mean of the streams entering the layer.
-void record_tap(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
-  if (pass.probe == nullptr || !model.config().dspark) return;
-  const auto& taps = model.config().dspark->target_layer_ids;
-  if (std::ranges::find(taps, static_cast<int64_t>(layer)) == taps.end()) return;
-  const Arena::Scope scope(*pass.arena);
-  const PassShape& shape = model.pass_shape();
-  const Span2d<float> mean = pass.arena->matrix(pass.rows, shape.hidden);
-  for (size_t row = 0; row < pass.rows; ++row) {
-    for (size_t i = 0; i < shape.hidden; ++i) {
-      float sum = 0;
-      for (size_t j = 0; j < shape.streams; ++j)
-        sum += pass.stream.row(row)[j * shape.hidden + i];
-      mean.row(row)[i] = sum / static_cast<float>(shape.streams);
-    }
-    math.round(mean.row(row));
-  }
-  pass.record("main_hidden", layer, mean);
-}
-
 /// The input of a sub-block: collapsed with the pending mix, normalised.
 Span2d<float> sublayer_input(const Model& model, const Math& math, const ForwardPass& pass, const Bf16* norm) {
   const Span2d<float> x = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
@@ -70,7 +50,27 @@ void enter_layer(const Model& model, const Math& math, size_t layer, const Forwa
                   model.pass_shape().streams, model.pass_shape().hidden, model.norm_eps()},
                  pass);
   }
-  record_tap(model, math, layer, pass);
+}
+
+void collect_tap(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
+  const std::span<const size_t> taps = model.taps();
+  const auto found = std::ranges::find(taps, layer);
+  if (found == taps.end() || (pass.taps.rows == 0 && pass.probe == nullptr)) return;
+  const Arena::Scope scope(*pass.arena);
+  const PassShape& shape = model.pass_shape();
+  const auto slot = static_cast<size_t>(found - taps.begin());
+  const Span2d<float> mean = pass.taps.rows > 0 ? pass.taps.col_range(slot * shape.hidden, shape.hidden)
+                                                : pass.arena->matrix(pass.rows, shape.hidden);
+  math.for_rows(pass.rows, [&](size_t row, size_t) {
+    for (size_t i = 0; i < shape.hidden; ++i) {
+      float sum = 0;
+      for (size_t j = 0; j < shape.streams; ++j)
+        sum += pass.stream.row(row)[j * shape.hidden + i];
+      mean.row(row)[i] = sum / static_cast<float>(shape.streams);
+    }
+    math.round(mean.row(row));
+  });
+  pass.record("main_hidden", layer, mean);
 }
 
 Span2d<float> attention_input(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
@@ -82,20 +82,25 @@ void write_layer_kv(const Model& model, const Math& math, size_t layer, const Fo
   write_layer_global_kv(layer_attention(model, math, layer), pass, attention_input(model, math, layer, pass));
 }
 
-void run_layer(const Model& model, const Math& math, size_t layer, ForwardPass& pass) {
-  const LayerWeights& weights = model.weights().layers[layer];
+void run_block(const Model& model, const Math& math, const Block& block, ForwardPass& pass) {
+  const LayerWeights& weights = block.weights;
+  const size_t layer = block.plan.index;
   run_sublayer(model, math, pass, weights.attn_hc, weights.attn_norm, [&](Span2d<const float> x, Span2d<float> y) {
     pass.record("attn_in", layer, x);
-    attend(layer_attention(model, math, layer), pass, x, y);
+    attend({math, model.attention(), weights.attention, block.plan, model.ropes()}, pass, x, y);
     pass.record("attn_out", layer, y);
   });
   run_sublayer(model, math, pass, weights.ffn_hc, weights.ffn_norm, [&](Span2d<const float> x, Span2d<float> y) {
     pass.record("ffn_in", layer, x);
-    mixture_of_experts(math, model.moe(), weights.moe, layer, pass, x, y);
+    mixture_of_experts(math, block.moe, weights.moe, layer, pass, x, y);
     pass.record("ffn_out", layer, y);
   });
   pass.record("stream", layer, pass.stream);
   pass.record("pre_mix", layer, pass.pre_mix);
+}
+
+void run_layer(const Model& model, const Math& math, size_t layer, ForwardPass& pass) {
+  run_block(model, math, {model.weights().layers[layer], model.layer_table().layers[layer], model.moe()}, pass);
 }
 
 }  // namespace tidepool

@@ -8,6 +8,7 @@ void run_decoder(const Model& model, const Math& math, ForwardPass& pass) {
   const LayerTable& table = model.layer_table();
   for (size_t layer = table.decoder_begin; layer < table.layers.size(); ++layer) {
     if (layer > table.decoder_begin) enter_layer(model, math, layer, pass);
+    collect_tap(model, math, layer, pass);
     run_layer(model, math, layer, pass);
   }
 }

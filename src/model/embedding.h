@@ -1,11 +1,16 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "model/model.h"
 
 namespace tidepool {
 
-/// Starts a pass: each row's embedding copied to all residual streams, and the first mix one-hot on stream 0. (model
-/// notes 2.6)
+/// The start of one row: the token's embedding copied to all residual streams, and the first mix one-hot on stream 0.
+void embed_row(const Model& model, int32_t id, std::span<float> stream, std::span<float> pre_mix);
+
+/// Starts a pass with the tokens of its sequences. (model notes 2.6)
 void embed_tokens(const Model& model, const Math& math, const ForwardPass& pass);
 
 }  // namespace tidepool

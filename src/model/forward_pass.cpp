@@ -54,7 +54,9 @@ ForwardPass narrow_pass(const ForwardPass& pass, std::span<const int64_t> from, 
   }
   ForwardPass result = make_pass(*pass.arena, std::move(segments), shape, ropes);
   result.probe = pass.probe;
+  if (pass.taps.rows > 0) result.taps = pass.arena->matrix(result.rows, pass.taps.cols);
   for (size_t row = 0; row < kept_rows.size(); ++row) {
+    if (pass.taps.rows > 0) std::ranges::copy(pass.taps.row(kept_rows[row]), result.taps.row(row).begin());
     std::ranges::copy(pass.stream.row(kept_rows[row]), result.stream.row(row).begin());
     std::ranges::copy(pass.pre_mix.row(kept_rows[row]), result.pre_mix.row(row).begin());
   }

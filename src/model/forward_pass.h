@@ -46,6 +46,9 @@ struct ForwardPass {
   Span2d<float> pre_mix;  ///< [rows, hc_mult]: what the next sub-block collapses with (it lags by one)
   Selection selection;
   CandidatePool candidates;
+  /// What a draft head reads of the layers it taps: the mean of the streams entering each, [rows, taps * hidden]. Empty
+  /// where nothing taps.
+  Span2d<float> taps;
 
   /// Angles of each row's position, [rows, pairs].
   Span2d<float> window_cos, window_sin, global_cos, global_sin;

@@ -33,6 +33,7 @@ std::string_view layer_mode_name(LayerMode mode) {
     case LayerMode::kFull: return "full";
     case LayerMode::kReindex: return "reindex";
     case LayerMode::kReuse: return "reuse";
+    case LayerMode::kDraft: return "draft";
   }
   return "unknown";
 }
@@ -85,6 +86,14 @@ KvLayout make_kv_layout(const ModelConfig& config, const LayerTable& table, cons
   layout.window_format = formats.window;
   layout.window_width = static_cast<size_t>(config.head_dim);
   finish_kv_layout(layout);
+  return layout;
+}
+
+KvLayout make_kv_layout_with_drafts(const ModelConfig& config, const LayerTable& table, const KvFormats& formats) {
+  KvLayout layout = make_kv_layout(config, table, formats);
+  layout.draft_stages = static_cast<size_t>(config.dspark->num_layers);
+  // Rejected drafts are written beyond the end; going back from there must reach as far as without drafts.
+  layout.rollback_max += config.dspark->block_size;
   return layout;
 }
 

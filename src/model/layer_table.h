@@ -15,9 +15,10 @@ enum class LayerMode : uint8_t {
   kFull,     ///< own compressor, own index keys, own index query, fresh top-k
   kReindex,  ///< KV and index keys of the last Full layer; own index query, fresh top-k
   kReuse,    ///< KV of the last Full layer and the last top-k computed against it
+  kDraft,    ///< a stage of the draft head: the whole window as the backbone left it, and every row of its own block
 };
 
-[[nodiscard]] std::string_view layer_mode_name(LayerMode mode);  ///< "window", "full", "reindex", "reuse"
+[[nodiscard]] std::string_view layer_mode_name(LayerMode mode);  ///< "window", "full", "reindex", "reuse", "draft"
 
 /// One layer's part in the plan; everything comes from the config.
 struct LayerPlan {
@@ -54,5 +55,8 @@ struct KvFormats {
 /// What a sequence of this model keeps, with all derived sizes filled in. (docs/kv_cache.md)
 [[nodiscard]] KvLayout make_kv_layout(const ModelConfig& config, const LayerTable& table,
                                       const KvFormats& formats = {});
+/// The same with windows for the draft stages of a config that has them.
+[[nodiscard]] KvLayout make_kv_layout_with_drafts(const ModelConfig& config, const LayerTable& table,
+                                                  const KvFormats& formats = {});
 
 }  // namespace tidepool

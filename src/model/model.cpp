@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "model/decoder.h"
+#include "model/draft.h"
 #include "model/embedding.h"
 #include "model/encoder.h"
 #include "model/head.h"
@@ -32,9 +33,14 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> 
   attention_.index_topk = size(c.index_topk);
   attention_.candidates = {c.candidate_block_size, c.candidate_topk_blocks};
   attention_.unscaled_rope_position = options.faults.unscaled_rope_position;
+  attention_.draft_fault = options.faults.draft;
   moe_ = {size(c.num_experts_per_tok), c.norm_topk_prob, static_cast<float>(c.routed_scaling_factor),
           static_cast<float>(c.swiglu_limit)};
-  kv_layout_ = std::make_shared<const KvLayout>(make_kv_layout(c, table_, options.kv_formats));
+  if (options.has_drafts && c.dspark) draft_head_ = make_draft_head(*checkpoint_, table_, options.faults.draft);
+  for (const int64_t layer : c.dspark ? c.dspark->target_layer_ids : std::vector<int64_t>{})
+    taps_.push_back(size(layer) - (options.faults.draft == DraftFault::kEarlyTaps ? 1 : 0));
+  kv_layout_ = std::make_shared<const KvLayout>(draft_head_ ? make_kv_layout_with_drafts(c, table_, options.kv_formats)
+                                                            : make_kv_layout(c, table_, options.kv_formats));
 }
 
 namespace {
@@ -68,6 +74,11 @@ std::vector<size_t> logits_rows(const ForwardPass& pass, std::span<const Forward
   return rows;
 }
 
+/// Room for what the draft head taps. The encoder's pass has more rows, so it gets none unless a tap lies in it.
+Span2d<float> make_taps(const Model& model, const ForwardPass& pass) {
+  return pass.arena->matrix(pass.rows, model.taps().size() * model.pass_shape().hidden);
+}
+
 }  // namespace
 
 Span2d<const float> forward(const Model& model, const Runtime& runtime, Arena& arena,
@@ -87,11 +98,15 @@ Span2d<const float> forward(const Model& model, const Runtime& runtime, Arena& a
 
   ForwardPass pass = make_pass(arena, std::move(segments), model.pass_shape(), model.ropes());
   pass.probe = probe;
+  const DraftHead* drafts = model.draft_head();
+  if (drafts != nullptr && model.taps().front() < model.layer_table().decoder_begin) pass.taps = make_taps(model, pass);
   embed_tokens(model, math, pass);
   run_encoder(model, math, pass);
   ForwardPass decoder_pass = narrow_pass(pass, start_decoder_rows(requests), model.pass_shape(), model.ropes());
   if (decoder_pass.rows == 0) return logits;
+  if (drafts != nullptr && decoder_pass.taps.rows == 0) decoder_pass.taps = make_taps(model, decoder_pass);
   run_decoder(model, math, decoder_pass);
+  if (drafts != nullptr) write_draft_rows(model, math, decoder_pass);
   compute_logits(model, math, decoder_pass, logits_rows(decoder_pass, requests), logits);
   return logits;
 }

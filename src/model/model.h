@@ -8,6 +8,7 @@
 
 #include "formats/checkpoint.h"
 #include "model/attention.h"
+#include "model/draft_head.h"
 #include "model/engram_hash.h"
 #include "model/forward_pass.h"
 #include "model/hyper_connection.h"
@@ -23,11 +24,14 @@ namespace tidepool {
 struct ModelOptions {
   Numerics numerics = kOfficialNumerics;
   KvFormats kv_formats;
+  /// Binds the draft head and keeps its windows, where the checkpoint has one.
+  bool has_drafts = false;
 
   /// Mistakes that tests make on purpose, to see that a test notices.
   struct Faults {
     bool own_pre_mix = false;             ///< collapses with the sub-block's own mix, as V4 does
     bool unscaled_rope_position = false;  ///< rotates global entry j at position j instead of j * ratio
+    DraftFault draft = DraftFault::kNone;
   } faults;
 };
 
@@ -48,6 +52,10 @@ class Model {
   [[nodiscard]] const HyperConnectionConfig& hyper_connection() const { return hyper_connection_; }
   [[nodiscard]] const AttentionConfig& attention() const { return attention_; }
   [[nodiscard]] const MoeConfig& moe() const { return moe_; }
+  /// Null without one, be it that the checkpoint has none or that none was asked for.
+  [[nodiscard]] const DraftHead* draft_head() const { return draft_head_ ? &*draft_head_ : nullptr; }
+  /// Layers whose incoming streams a draft head reads, ascending; empty when the checkpoint has none.
+  [[nodiscard]] std::span<const size_t> taps() const { return taps_; }
   [[nodiscard]] const ModelOptions& options() const { return options_; }
   [[nodiscard]] float norm_eps() const { return static_cast<float>(config().rms_norm_eps); }
   [[nodiscard]] std::shared_ptr<const KvLayout> kv_layout() const { return kv_layout_; }
@@ -66,6 +74,8 @@ class Model {
   HyperConnectionConfig hyper_connection_;
   AttentionConfig attention_;
   MoeConfig moe_;
+  std::optional<DraftHead> draft_head_;
+  std::vector<size_t> taps_;
   std::shared_ptr<const KvLayout> kv_layout_;
 };
 

@@ -8,11 +8,11 @@
 
 namespace tidepool {
 
-namespace {
-
 const Bf16* bf16_vector(const Checkpoint& checkpoint, const std::string& name) {
   return reinterpret_cast<const Bf16*>(checkpoint.tensor(name).data);
 }
+
+namespace {
 
 /// Small vectors steer selection, where a NaN would be passed over in silence instead of reaching the logits.
 const float* f32_vector(const Checkpoint& checkpoint, const std::string& name) {
@@ -68,13 +68,13 @@ ExpertWeights bind_expert(const Checkpoint& checkpoint, const std::string& prefi
   return {checkpoint.matrix(prefix + "w1"), checkpoint.matrix(prefix + "w3"), checkpoint.matrix(prefix + "w2")};
 }
 
-MoeWeights bind_moe(const Checkpoint& checkpoint, const std::string& prefix) {
+MoeWeights bind_moe(const Checkpoint& checkpoint, const std::string& prefix, size_t experts) {
   MoeWeights weights;
   weights.gate = checkpoint.matrix(prefix + "gate");
   weights.bias = f32_vector(checkpoint, prefix + "gate.bias");
   if (checkpoint.has(prefix + "gate.bias_vl")) weights.bias_vl = f32_vector(checkpoint, prefix + "gate.bias_vl");
   weights.shared = bind_expert(checkpoint, prefix + "shared_experts.");
-  for (int64_t expert = 0; expert < checkpoint.config().n_routed_experts; ++expert) {
+  for (size_t expert = 0; expert < experts; ++expert) {
     weights.experts.push_back(bind_expert(checkpoint, fmt::format("{}experts.{}.", prefix, expert)));
   }
   return weights;
@@ -94,23 +94,27 @@ EngramWeights bind_engram(const Checkpoint& checkpoint, const std::string& prefi
 
 }  // namespace
 
+LayerWeights bind_layer(const Checkpoint& checkpoint, const std::string& prefix, const LayerPlan& plan,
+                        size_t experts) {
+  LayerWeights layer;
+  layer.attn_norm = bf16_vector(checkpoint, prefix + "attn_norm.weight");
+  layer.ffn_norm = bf16_vector(checkpoint, prefix + "ffn_norm.weight");
+  layer.attn_hc = bind_hc(checkpoint, prefix + "hc_attn");
+  layer.ffn_hc = bind_hc(checkpoint, prefix + "hc_ffn");
+  layer.attention = bind_attention(checkpoint, prefix + "attn.", plan);
+  layer.moe = bind_moe(checkpoint, prefix + "ffn.", experts);
+  if (plan.engram_slot >= 0) layer.engram = bind_engram(checkpoint, prefix + "engram.");
+  return layer;
+}
+
 ModelWeights bind_weights(const Checkpoint& checkpoint, const LayerTable& table) {
   ModelWeights weights;
   weights.embed = checkpoint.matrix("embed");
   weights.norm = bf16_vector(checkpoint, "norm.weight");
   weights.head = checkpoint.matrix("head");
-  for (const LayerPlan& plan : table.layers) {
-    const std::string prefix = fmt::format("layers.{}.", plan.index);
-    LayerWeights layer;
-    layer.attn_norm = bf16_vector(checkpoint, prefix + "attn_norm.weight");
-    layer.ffn_norm = bf16_vector(checkpoint, prefix + "ffn_norm.weight");
-    layer.attn_hc = bind_hc(checkpoint, prefix + "hc_attn");
-    layer.ffn_hc = bind_hc(checkpoint, prefix + "hc_ffn");
-    layer.attention = bind_attention(checkpoint, prefix + "attn.", plan);
-    layer.moe = bind_moe(checkpoint, prefix + "ffn.");
-    if (plan.engram_slot >= 0) layer.engram = bind_engram(checkpoint, prefix + "engram.");
-    weights.layers.push_back(std::move(layer));
-  }
+  const auto experts = static_cast<size_t>(checkpoint.config().n_routed_experts);
+  for (const LayerPlan& plan : table.layers)
+    weights.layers.push_back(bind_layer(checkpoint, fmt::format("layers.{}.", plan.index), plan, experts));
   return weights;
 }
 

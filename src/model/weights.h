@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "formats/bf16.h"
@@ -99,5 +100,12 @@ struct ModelWeights {
 
 /// Finds every tensor of the backbone. `checkpoint` must outlive the result.
 [[nodiscard]] ModelWeights bind_weights(const Checkpoint& checkpoint, const LayerTable& table);
+
+/// Finds the tensors of one block, whose names begin with `prefix` ("layers.3.", "mtp.0.").
+[[nodiscard]] LayerWeights bind_layer(const Checkpoint& checkpoint, const std::string& prefix, const LayerPlan& plan,
+                                      size_t experts);
+
+/// A tensor of type BF16.
+[[nodiscard]] const Bf16* bf16_vector(const Checkpoint& checkpoint, const std::string& name);
 
 }  // namespace tidepool
