@@ -35,6 +35,7 @@ constexpr KernelTable kAvx512 = {
     .round_bf16 = avx512::round_bf16,
     .rope = avx512::rope,
     .swiglu = avx512::swiglu,
+    .softmax_terms = avx512::softmax_terms,
     .hc_collapse = avx512::hc_collapse,
     .hc_expand = avx512::hc_expand,
 };
@@ -86,6 +87,7 @@ constexpr KernelTable kAvx2 = {
     .round_bf16 = avx2::round_bf16,
     .rope = avx2::rope,
     .swiglu = avx2::swiglu,
+    .softmax_terms = avx2::softmax_terms,
     .hc_collapse = avx2::hc_collapse,
     .hc_expand = avx2::hc_expand,
 };

@@ -122,6 +122,8 @@ struct KernelTable {
   void (*rope)(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) noexcept;
   /// y = silu(min(gate, limit)) * clamp(up, +-limit) * weight; limit 0 means no clamp. y may be gate.
   void (*swiglu)(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept;
+  /// The terms of a softmax, in place: x[i] becomes e^(scale * (x[i] - max x)); returns their sum. scale is positive.
+  float (*softmax_terms)(float* x, size_t count, float scale) noexcept;
   /// Collapse of the residual streams: y[i] = sum_j pre[j] * stream[j, i]. stream [streams, width].
   void (*hc_collapse)(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
   /// Expansion, in place: stream'[k, i] = post[k] * y[i] + sum_j comb[j, k] * stream[j, i]; comb [streams, streams].

@@ -7,6 +7,7 @@
 namespace tidepool::kernels {
 
 namespace avx2 {
+float softmax_terms(float* x, size_t count, float scale) noexcept;
 void linear_fp8(const LinearArgs& args) noexcept;
 void linear_fp4(const LinearArgs& args) noexcept;
 void linear_bf16(const LinearArgs& args) noexcept;
@@ -24,6 +25,7 @@ void hc_expand(float* stream, const float* y, const float* post, const float* co
 }  // namespace avx2
 
 namespace avx512 {
+float softmax_terms(float* x, size_t count, float scale) noexcept;
 void linear_fp8(const LinearArgs& args) noexcept;
 void linear_fp4(const LinearArgs& args) noexcept;
 void linear_bf16(const LinearArgs& args) noexcept;

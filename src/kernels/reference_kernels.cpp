@@ -237,6 +237,17 @@ void swiglu(const float* gate, const float* up, size_t count, float limit, float
   }
 }
 
+float softmax_terms(float* x, size_t count, float scale) noexcept {
+  if (count == 0) return 0;
+  const float largest = *std::max_element(x, x + count);
+  float sum = 0;
+  for (size_t i = 0; i < count; ++i) {
+    x[i] = std::exp(scale * (x[i] - largest));
+    sum += x[i];
+  }
+  return sum;
+}
+
 void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept {
   for (size_t i = 0; i < width; ++i) {
     float sum = 0;
@@ -275,6 +286,7 @@ constexpr KernelTable kReference = {
     .round_bf16 = round_bf16,
     .rope = rope,
     .swiglu = swiglu,
+    .softmax_terms = softmax_terms,
     .hc_collapse = hc_collapse,
     .hc_expand = hc_expand,
 };

@@ -20,6 +20,9 @@ void rope(float* x, const float* cos, const float* sin, size_t pairs, float sin_
 void swiglu(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept {
   swiglu_rows(gate, up, count, limit, weight, y);
 }
+float softmax_terms(float* x, size_t count, float scale) noexcept {
+  return softmax_terms_row(x, count, scale);
+}
 void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept {
   hc_collapse_rows(stream, pre, streams, width, y);
 }

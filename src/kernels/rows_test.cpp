@@ -170,6 +170,29 @@ TEST_P(Rows, SwigluLetsNaNThrough) {
   EXPECT_FALSE(std::isnan(y[2]));
 }
 
+TEST_P(Rows, SoftmaxTermsAreWithinAFewUnitsOfTheExactValues) {
+  Random random(8);
+  for (const size_t count : kCounts) {
+    // All negative in every third round, so that a tail filled up with zeros would show.
+    for (const float shift : {0.0F, -200.0F, 30.0F}) {
+      std::vector<float> x = random.values(count, 20);
+      for (float& v : x)
+        v += shift;
+      const double largest = count == 0 ? 0 : *std::max_element(x.begin(), x.end());
+      std::vector<float> terms = x;
+      const float sum = table().softmax_terms(terms.data(), count, 0.125F);
+      double expected_sum = 0;
+      for (size_t i = 0; i < count; ++i) {
+        const double expected = std::exp(0.125 * (x[i] - largest));
+        // The exponent, up to 30, is off by half a unit of its own; then the exponential's 2 units.
+        ASSERT_NEAR(terms[i], expected, expected * 12 * 0x1p-23) << i << " of " << count;
+        expected_sum += expected;
+      }
+      ASSERT_NEAR(sum, expected_sum, expected_sum * 30 * 0x1p-23);
+    }
+  }
+}
+
 TEST_P(Rows, HyperConnectionsGiveTheReferencesBits) {
   Random random(7);
   for (const size_t streams : {1U, 2U, 4U, 8U}) {

@@ -107,6 +107,41 @@ inline void swiglu_rows(const float* gate, const float* up, size_t count, float 
   }
 }
 
+/// Whole vectors first; what is left over goes through a copy filled up with the largest value, whose terms are not
+/// counted.
+inline float softmax_terms_row(float* x, size_t count, float scale) {
+  if (count == 0) return 0;
+  const size_t whole = count - count % kLanes;
+  float tail[kLanes];
+  float largest = x[0];
+  if (whole > 0) {
+    Vec::F most = Vec::load(x);
+    for (size_t i = kLanes; i < whole; i += kLanes)
+      most = Vec::max(most, Vec::load(x + i));
+    largest = Vec::largest(most);
+  }
+  for (size_t i = whole; i < count; ++i)
+    largest = x[i] > largest ? x[i] : largest;
+  const Vec::F subtracted = Vec::all(largest);
+  const Vec::F factor = Vec::all(scale);
+  const auto term = [&](Vec::F value) { return exponential(Vec::mul(Vec::sub(value, subtracted), factor)); };
+  Vec::F sums = Vec::zero();
+  for (size_t i = 0; i < whole; i += kLanes) {
+    const Vec::F value = term(Vec::load(x + i));
+    Vec::store(x + i, value);
+    sums = Vec::add(sums, value);
+  }
+  float sum = Vec::sum(sums);
+  for (size_t i = 0; i < kLanes; ++i)
+    tail[i] = whole + i < count ? x[whole + i] : largest;
+  Vec::store(tail, term(Vec::load(tail)));
+  for (size_t i = whole; i < count; ++i) {
+    x[i] = tail[i - whole];
+    sum += x[i];
+  }
+  return sum;
+}
+
 inline void hc_collapse_rows(const float* stream, const float* pre, size_t streams, size_t width, float* y) {
   for (size_t i = 0; i < width; i += kLanes) {
     Vec::F sum = Vec::zero();
