@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/span2d.h"
 #include "kv/sequence_state.h"
+#include "model/image_rows.h"
 #include "model/math.h"
 #include "model/probe.h"
 #include "model/rope.h"
@@ -19,6 +20,8 @@ struct PassSegment {
   size_t row_begin = 0;
   size_t rows = 0;
   int64_t position = 0;  ///< of the first row
+  /// Embeddings of its image positions, in order; needed until the rows are embedded.
+  std::span<const ImageRows> images{};
 };
 
 /// The global entries each row attends to, ascending. Written by Full and Reindex layers, read by Reuse layers.

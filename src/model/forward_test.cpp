@@ -261,8 +261,15 @@ TEST(Forward, ImageRowsUseTheirOwnRoutingBiasAndNoEngram) {
   SequenceState text = fixture.model.new_sequence();
   const std::vector<float> text_logits = fixture.run(text, tokens);
   tokens[11].is_image = true;
+  // The same embedding, so that nothing else differs.
+  std::vector<float> embedding(fixture.model.pass_shape().hidden);
+  dequantise_row(fixture.model.weights().embed, static_cast<size_t>(tokens[11].id), embedding);
+  const ImageRows images{11, {embedding.data(), 1, embedding.size()}};
   SequenceState image = fixture.model.new_sequence();
-  EXPECT_NE(fixture.run(image, tokens), text_logits);
+  const Arena::Scope scope(fixture.arena);
+  const ForwardRequest request{&image, tokens, 0, tokens.size(), {&images, 1}};
+  const Span2d<const float> logits = forward(fixture.model, fixture.runtime, fixture.arena, {&request, 1});
+  EXPECT_NE(std::vector<float>(logits.data, logits.data + logits.rows * logits.cols), text_logits);
 }
 
 TEST(Forward, TextOnlyCheckpointRunsWithoutTheOptionalParts) {

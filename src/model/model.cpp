@@ -88,7 +88,7 @@ Span2d<const float> forward(const Model& model, const Runtime& runtime, Arena& a
   std::vector<PassSegment> segments;
   for (const ForwardRequest& request : requests) {
     TIDEPOOL_CHECK(!request.tokens.empty(), "a request brings at least one token");
-    segments.push_back({request.state, 0, request.tokens.size(), request.state->length()});
+    segments.push_back({request.state, 0, request.tokens.size(), request.state->length(), request.images});
     request.state->append(request.tokens);
     logits_count += request.logits_rows;
   }

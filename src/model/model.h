@@ -88,6 +88,8 @@ struct ForwardRequest {
   int64_t decoder_from = 0;
   /// How many of the last positions to give logits for; all of them must be decoder positions.
   size_t logits_rows = 0;
+  /// Embeddings of the image positions among `tokens`, all of them, in order. Borrowed.
+  std::span<const ImageRows> images{};
 };
 
 /// Runs the next tokens of any number of sequences through the model. Results for a sequence do not depend on the
