@@ -129,8 +129,9 @@ class KvCache {
   };
   [[nodiscard]] Stats stats() const;
 
+  struct Impl;  ///< of this floor's own files
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

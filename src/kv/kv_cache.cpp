@@ -1,0 +1,195 @@
+#include "kv/kv_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kv/kv_cache_internal.h"
+
+namespace tidepool {
+namespace {
+
+/// Complete blocks of a sequence.
+int64_t complete_blocks(const SequenceState& state) {
+  return std::min(state.length() / kBlockTokens, static_cast<int64_t>(state.blocks().size()));
+}
+
+StoredBlock stored_block(const SequenceState& state, std::span<const BlockKey> parents, int64_t index) {
+  const auto at = static_cast<size_t>(index);
+  StoredBlock block;
+  block.key = parents[at + 1];
+  block.parent = parents[at];
+  block.index = index;
+  block.is_bounded = state.is_bounded();
+  block.tokens.reserve(kBlockTokens);
+  for (const InputToken& token : state.tokens().subspan(at * kBlockTokens, kBlockTokens))
+    block.tokens.push_back(token.id);
+  block.data = state.blocks()[at];
+  return block;
+}
+
+/// The root and the keys of all complete blocks.
+std::vector<BlockKey> parent_chain(const CacheDomain& domain, const SequenceState& state,
+                                   std::span<const ImageSpan> images) {
+  const CacheText text{state.tokens().first(static_cast<size_t>(complete_blocks(state) * kBlockTokens)), images};
+  std::vector<BlockKey> parents = block_chain(domain, text);
+  parents.insert(parents.begin(), root_key(domain));
+  return parents;
+}
+
+}  // namespace
+
+std::string_view cache_tier_name(CacheTier tier) {
+  switch (tier) {
+    case CacheTier::kNone: return "none";
+    case CacheTier::kSnapshotRam: return "snapshot_ram";
+    case CacheTier::kSnapshotDisk: return "snapshot_disk";
+    case CacheTier::kPages: return "pages";
+    case CacheTier::kDisk: return "disk";
+  }
+  return "unknown";
+}
+
+std::string_view match_end_name(MatchEnd end) {
+  switch (end) {
+    case MatchEnd::kComplete: return "complete";
+    case MatchEnd::kDiffers: return "differs";
+    case MatchEnd::kNotSeen: return "not_seen";
+    case MatchEnd::kEvicted: return "evicted";
+    case MatchEnd::kExpired: return "expired";
+    case MatchEnd::kChecksum: return "checksum";
+    case MatchEnd::kBelowBreakEven: return "below_break_even";
+  }
+  return "unknown";
+}
+
+KvCache::Reservation::Reservation(Reservation&& other) noexcept
+    : cache_(std::exchange(other.cache_, nullptr)), blocks_(std::exchange(other.blocks_, 0)) {}
+
+KvCache::Reservation& KvCache::Reservation::operator=(Reservation&& other) noexcept {
+  std::swap(cache_, other.cache_);
+  std::swap(blocks_, other.blocks_);
+  return *this;
+}
+
+KvCache::Reservation::~Reservation() {
+  if (cache_ != nullptr && blocks_ > 0) cache_->impl_->release(blocks_);
+}
+
+KvCache::KvCache(std::shared_ptr<const KvLayout> layout, KvCacheOptions options)
+    : impl_(std::make_unique<Impl>(std::move(layout), std::move(options))) {}
+
+KvCache::~KvCache() {
+  impl_->keep(impl_->snapshots.clear());
+  if (impl_->options.store) impl_->options.store->flush();
+}
+
+std::optional<KvCache::Reservation> KvCache::reserve(const SequenceState& state, int64_t tokens) {
+  impl_->expire();
+  const int64_t all = (tokens + kBlockTokens - 1) / kBlockTokens;
+  const int64_t known = std::max(state.length(), state.global_end()) / kBlockTokens;
+  const std::lock_guard lock(impl_->mutex);
+  PagePool& pages = impl_->pages;
+  if (all > pages.limit()) {
+    throw Error(ErrorCode::kResourceExhausted,
+                fmt::format("{} tokens of context need {:.1f} MiB of KV, more than --kv-ram allows ({:.1f} MiB); raise "
+                            "--kv-ram, or shorten the prompt or the answer",
+                            tokens, static_cast<double>(all) * static_cast<double>(pages.block_bytes()) / 0x1p20,
+                            static_cast<double>(impl_->options.ram_bytes) / 0x1p20));
+  }
+  Reservation result;
+  const int64_t missing = std::max<int64_t>(all - known, 0);
+  if (!pages.reserve(missing)) return std::nullopt;
+  result.cache_ = this;
+  result.blocks_ = missing;
+  return result;
+}
+
+KvCache::Resumed KvCache::resume(const Query& query) {
+  TIDEPOOL_CHECK(!query.text.tokens.empty(), "a prompt has a token");
+  impl_->expire();
+  return resume_prompt(*impl_, query);
+}
+
+void KvCache::publish(const SequenceState& state, std::span<const ImageSpan> images, std::string_view salt,
+                      Reservation* reservation) {
+  const std::vector<BlockKey> parents = parent_chain(impl_->domain(salt), state, images);
+  const int64_t complete = complete_blocks(state);
+  // Blocks that the sequence was resumed with are pages already.
+  const int64_t first_own = state.global_end() / kBlockTokens;
+  const bool has_store = impl_->options.store != nullptr;
+  std::vector<StoredBlock> to_store;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    PagePool& pages = impl_->pages;
+    for (int64_t index = first_own; index < complete; ++index) {
+      const PagePool::Page* page = pages.find(parents[static_cast<size_t>(index) + 1]);
+      const bool is_known = page != nullptr && (!page->is_bounded || state.is_bounded());
+      if (is_known && (page->is_stored || !has_store)) continue;
+      StoredBlock block = stored_block(state, parents, index);
+      if (is_known) {
+        // The store had no room when it was new.
+        block.data = page->data;
+        block.is_bounded = page->is_bounded;
+      } else {
+        const int64_t used = pages.insert(block, false, reservation == nullptr ? 0 : reservation->blocks_);
+        if (reservation != nullptr) reservation->blocks_ -= used;
+      }
+      if (has_store) to_store.push_back(std::move(block));
+    }
+    pages.touch(std::span(parents).subspan(1));
+  }
+  if (!has_store) return;
+  std::vector<BlockKey> taken;
+  for (StoredBlock& block : to_store) {
+    const BlockKey key = block.key;
+    if (impl_->options.store->write(std::move(block))) taken.push_back(key);
+  }
+  const std::lock_guard lock(impl_->mutex);
+  for (const BlockKey& key : taken)
+    impl_->pages.mark_stored(key);
+}
+
+void KvCache::snapshot(const SequenceState& state, std::span<const ImageSpan> images, std::string_view salt,
+                       Reservation* reservation) {
+  publish(state, images, salt, reservation);
+  // Within a replay the windows are not whole yet, and the blocks say everything else.
+  if (state.length() == 0 || state.length() < state.global_end() || impl_->options.snapshot_ram_bytes == 0) return;
+  const CacheText text{state.tokens(), images};
+  const std::vector<BlockKey> parents = parent_chain(impl_->domain(salt), state, images);
+  SnapshotPool::Snapshot snapshot;
+  snapshot.parent = parents.back();
+  snapshot.key = snapshot_key(parents.back(), text, state.length());
+  snapshot.bytes = std::make_shared<const std::vector<std::byte>>(write_snapshot(state, images));
+  snapshot.info = *read_snapshot_info(*impl_->layout, *snapshot.bytes);
+  std::vector<StoredSnapshot> gone;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    gone = impl_->snapshots.add(std::move(snapshot), text, parents, impl_->now());
+  }
+  impl_->keep(std::move(gone));
+}
+
+void KvCache::expire() {
+  impl_->expire();
+}
+
+KvCache::Stats KvCache::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  const PagePool& pages = impl_->pages;
+  Stats stats;
+  stats.ram_bytes = static_cast<size_t>(pages.count()) * pages.block_bytes();
+  stats.reserved_bytes = static_cast<size_t>(pages.reserved()) * pages.block_bytes();
+  stats.snapshot_bytes = impl_->snapshots.bytes();
+  stats.pages = pages.count();
+  stats.snapshots = impl_->snapshots.count();
+  stats.query_tokens = impl_->query_tokens;
+  stats.hit_tokens = impl_->hit_tokens;
+  stats.evicted_pages = pages.evicted();
+  return stats;
+}
+
+}  // namespace tidepool

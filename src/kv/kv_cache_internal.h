@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "kv/kv_cache.h"
+#include "kv/page_pool.h"
+#include "kv/snapshot_pool.h"
+
+namespace tidepool {
+
+/// What a cache is made of. `mutex` guards the pools and counters; it is never held while the store is asked.
+struct KvCache::Impl {
+  Impl(std::shared_ptr<const KvLayout> layout_in, KvCacheOptions options_in)
+      : layout(std::move(layout_in)),
+        options(std::move(options_in)),
+        pages(layout->block_bytes, options.ram_bytes),
+        snapshots(options.snapshot_ram_bytes, options.snapshot_ttl) {}
+
+  [[nodiscard]] SnapshotPool::Time now() const {
+    return options.now ? options.now() : std::chrono::steady_clock::now();
+  }
+  [[nodiscard]] CacheDomain domain(std::string_view salt) const { return {options.model, std::string(salt)}; }
+  /// Moves to disk what left the snapshots. Not under the mutex.
+  void keep(std::vector<StoredSnapshot> gone) const {
+    if (!options.store) return;
+    for (StoredSnapshot& snapshot : gone)
+      options.store->write_snapshot(std::move(snapshot));
+  }
+  void expire() {
+    std::vector<StoredSnapshot> gone;
+    {
+      const std::lock_guard lock(mutex);
+      gone = snapshots.expire(now());
+    }
+    keep(std::move(gone));
+  }
+  void release(int64_t blocks) {
+    const std::lock_guard lock(mutex);
+    pages.release(blocks);
+  }
+
+  std::shared_ptr<const KvLayout> layout;
+  KvCacheOptions options;
+  std::mutex mutex;
+  PagePool pages;
+  SnapshotPool snapshots;
+  uint64_t query_tokens = 0;
+  uint64_t hit_tokens = 0;
+};
+
+/// KvCache::resume(), in kv_resume.cpp.
+[[nodiscard]] KvCache::Resumed resume_prompt(KvCache::Impl& cache, const KvCache::Query& query);
+
+}  // namespace tidepool

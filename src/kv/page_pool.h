@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/block_key.h"
+#include "kv/block_store.h"
+
+namespace tidepool {
+
+/// Complete blocks in RAM: those of live sequences and those of recent ones, found by their key. Pages and reservations
+/// together never exceed the limit. When room is needed, the chain used least recently goes first, its tail before its
+/// head, and never a page that a live sequence holds. Not thread-safe.
+class PagePool {
+ public:
+  struct Page {
+    std::shared_ptr<const KvBlock> data;
+    BlockKey parent;
+    int64_t index = 0;  ///< of the block in its chain
+    bool is_bounded = false;
+    bool is_stored = false;       ///< the disk store has taken it
+    std::vector<int32_t> tokens;  ///< ids of the block
+    uint64_t last_use = 0;
+  };
+
+  PagePool(size_t block_bytes, size_t limit_bytes);
+
+  /// Null when it is not there.
+  [[nodiscard]] const Page* find(const BlockKey& key) const;
+  [[nodiscard]] bool contains(const BlockKey& key) const { return find(key) != nullptr; }
+  /// The disk store has taken the page, which is there.
+  void mark_stored(const BlockKey& key);
+  /// Takes a block in, or replaces a bounded one by an exact one. `reserved` blocks are at hand for it; returns how
+  /// many of these it used (0 or 1). A block for which there is no room is not taken in.
+  int64_t insert(const StoredBlock& block, bool is_stored, int64_t reserved);
+  /// All of these were used now. `chain` begins at the first block, so that no tail is ever younger than its head.
+  void touch(std::span<const BlockKey> chain);
+
+  /// Sets room for `blocks` aside; false when there is not enough, even by evicting.
+  [[nodiscard]] bool reserve(int64_t blocks);
+  /// The same for as many as possible, at most `blocks`.
+  [[nodiscard]] int64_t reserve_up_to(int64_t blocks);
+  void release(int64_t blocks);
+
+  /// Blocks that follow `parent`, at most `limit`.
+  [[nodiscard]] std::vector<const Page*> children(const BlockKey& parent, size_t limit) const;
+
+  /// Why a block that was once here is gone; kNeverSeen when nothing is remembered.
+  [[nodiscard]] Absence absence(const BlockKey& key) const;
+  void remember_absence(const BlockKey& key, Absence absence);
+
+  [[nodiscard]] int64_t count() const { return static_cast<int64_t>(pages_.size()); }
+  [[nodiscard]] int64_t reserved() const { return reserved_; }
+  [[nodiscard]] int64_t limit() const { return limit_; }
+  [[nodiscard]] size_t block_bytes() const { return block_bytes_; }
+  [[nodiscard]] uint64_t evicted() const { return evicted_; }
+
+ private:
+  using Pages = std::unordered_map<BlockKey, Page>;
+  /// Order of eviction: least recently used first, the deepest of a chain before its head.
+  struct Age {
+    uint64_t last_use;
+    int64_t index;
+    const BlockKey* key;
+  };
+  struct Older {
+    bool operator()(const Age& a, const Age& b) const;
+  };
+
+  [[nodiscard]] int64_t room() const { return limit_ - count() - reserved_; }
+  void evict(int64_t blocks);
+  void erase(Pages::iterator page);
+
+  size_t block_bytes_;
+  int64_t limit_;  ///< blocks
+  int64_t reserved_ = 0;
+  uint64_t clock_ = 0;
+  uint64_t evicted_ = 0;
+  Pages pages_;
+  std::set<Age, Older> ages_;
+  std::unordered_multimap<BlockKey, BlockKey> children_;  ///< of each parent; only blocks that are here
+  std::unordered_map<BlockKey, Absence> absences_;
+  std::deque<BlockKey> absence_order_;  ///< oldest first
+};
+
+}  // namespace tidepool
