@@ -1,0 +1,75 @@
+#include "kv/store_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#include "base/error.h"
+
+namespace tidepool::store {
+namespace {
+
+std::string reason(int error) {
+  return std::generic_category().message(error);
+}
+
+/// The process id that the owner wrote into the file, or nothing.
+std::string owner_of(int descriptor) {
+  std::array<char, 32> text{};
+  const ssize_t count = ::pread(descriptor, text.data(), text.size(), 0);
+  std::string id;
+  for (ssize_t i = 0; i < count && text[static_cast<size_t>(i)] >= '0' && text[static_cast<size_t>(i)] <= '9'; ++i)
+    id += text[static_cast<size_t>(i)];
+  return id.empty() ? "another process" : "process " + id;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "LOCK";
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor_ < 0) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: cannot be opened: {}; --kv-read-only uses a folder without writing",
+                                            path.string(), reason(errno)));
+  }
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    const std::string owner = owner_of(descriptor_);
+    ::close(descriptor_);
+    if (error != EWOULDBLOCK) {
+      throw Error(ErrorCode::kIo, fmt::format("{}: cannot be locked: {}", path.string(), reason(error)));
+    }
+    throw Error(ErrorCode::kResourceExhausted,
+                fmt::format("{}: {} owns this KV store; end it, take another folder (--kv-dir), or read beside it "
+                            "(--kv-read-only)",
+                            folder.string(), owner));
+  }
+  const std::string id = fmt::format("{}\n", ::getpid());
+  // For the message above only: without it the lock holds just the same.
+  if (::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, id.data(), id.size(), 0) < 0) errno = 0;
+}
+
+FolderLock::~FolderLock() {
+  ::close(descriptor_);
+}
+
+void make_private_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::is_directory(folder, error)) return;
+  if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), error);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: cannot be made: {}", folder.string(), reason(errno)));
+  }
+  if (!std::filesystem::is_directory(folder, error)) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: not a folder", folder.string()));
+  }
+}
+
+}  // namespace tidepool::store
