@@ -9,6 +9,22 @@ namespace tidepool::bench {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+Json or_null(const std::optional<double>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+/// The multiply ceilings in one phrase.
+std::string peaks_text(const Machine& machine) {
+  std::string text = fmt::format("multiplies {:.0f} GFLOP/s (binary32)", machine.fma_gflops);
+  if (machine.avx512_bf16_tflops) text += fmt::format(", {:.2f} TFLOP/s (bfloat16)", *machine.avx512_bf16_tflops);
+  if (machine.amx_bf16_tflops) text += fmt::format(", {:.2f} TFLOP/s (tiles)", *machine.amx_bf16_tflops);
+  return text;
+}
+
+}  // namespace
+
 std::string to_json(const SuiteResult& suite) {
   const Machine& machine = suite.machine;
   Json document;
@@ -17,9 +33,11 @@ std::string to_json(const SuiteResult& suite) {
                          {"isa", machine.isa},
                          {"read_gbps", machine.read_gbps},
                          {"read_gbps_by_threads", machine.read_gbps_by_threads},
+                         {"read_streams", machine.read_streams},
+                         {"disk_read_gbps", or_null(machine.disk_read_gbps)},
                          {"fma_gflops", machine.fma_gflops},
-                         {"amx_bf16_tflops", nullptr},
-                         {"avx512_bf16_tflops", nullptr}};
+                         {"amx_bf16_tflops", or_null(machine.amx_bf16_tflops)},
+                         {"avx512_bf16_tflops", or_null(machine.avx512_bf16_tflops)}};
   document["results"] = Json::array();
   for (const Result& result : suite.results) {
     Json entry{
@@ -34,9 +52,10 @@ std::string to_json(const SuiteResult& suite) {
 
 std::string to_table(const SuiteResult& suite) {
   const Machine& machine = suite.machine;
-  std::string text =
-      fmt::format("{}\n{} kernels on {} threads; reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s (binary32)\n\n",
-                  machine.cpu, machine.isa, machine.threads, machine.read_gbps, machine.fma_gflops);
+  std::string text = fmt::format("{}\n{} kernels on {} threads; reads {:.1f} GB/s, {}\n", machine.cpu, machine.isa,
+                                 machine.threads, machine.read_gbps, peaks_text(machine));
+  text += machine.disk_read_gbps ? fmt::format("disk: reads {:.2f} GB/s\n\n", *machine.disk_read_gbps)
+                                 : "disk: not measured, its files are in memory\n\n";
   text += fmt::format("{:<21}  {:>10}  {:<8}  {:>10}  {:>6}  {}\n", "name", "median", "unit", "limit", "share", "what");
   for (const Result& result : suite.results) {
     text += fmt::format("{:<21}  {:>10.4g}  {:<8}  {:>10.4g}  {:>6.2f}  {}\n", result.name, result.median, result.unit,
@@ -56,9 +75,9 @@ std::string to_svg(const SuiteResult& suite) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" "
       "font-size=\"12\">\n<title>Share of this machine's limits</title>\n<text x=\"10\" y=\"18\">Share of the limit "
       "that "
-      "bounds each step: {:.1f} GB/s read, {:.0f} GFLOP/s ({} on {} threads)</text>\n",
-      kLeft + kWidth + 150, height, suite.machine.read_gbps, suite.machine.fma_gflops, suite.machine.isa,
-      suite.machine.threads);
+      "bounds each step: {} on {} threads; reads {:.1f} GB/s, {}</text>\n",
+      kLeft + kWidth + 150, height, suite.machine.isa, suite.machine.threads, suite.machine.read_gbps,
+      peaks_text(suite.machine));
   int y = 34;
   for (const Result& result : suite.results) {
     const double share = std::min(result.share, 1.2);

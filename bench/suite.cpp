@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/temp_folder.h"
 #include "bench/machine_limits.h"
 #include "bench/suite_internal.h"
 
@@ -43,10 +44,41 @@ std::string cpu_name() {
   return "unknown";
 }
 
-/// The vectors whose multiply peak a table is judged by: those of AVX-512 for tiles too, whose own peak is not
-/// measured.
-std::string_view vectors_of(const kernels::KernelTable& table) {
-  return table.name == "amx" ? "avx512" : table.name;
+Multiplier vectors_of(const kernels::KernelTable& table) {
+  if (&table == &kernels::reference_kernels()) return Multiplier::kScalar;
+  return table.name == "avx2" ? Multiplier::kAvx2 : Multiplier::kAvx512;
+}
+
+/// What a table's figures are judged by, and the name of that in the JSON.
+struct Peak {
+  Multiplier multiplier;
+  const char* name;
+};
+Peak peak_of(const kernels::KernelTable& table) {
+  if (table.name == "amx") return {Multiplier::kAmxBf16, "amx_bf16_tflops"};
+  if (table.name == "avx512bf16") return {Multiplier::kAvx512Bf16, "avx512_bf16_tflops"};
+  return {vectors_of(table), "fma_gflops"};
+}
+
+constexpr int kCeilingRepeats = 5;
+
+double median_read_bandwidth(ThreadPool& pool, std::span<const std::byte> bytes, size_t streams) {
+  std::vector<double> rates(kCeilingRepeats);
+  for (double& rate : rates)
+    rate = measure_read_bandwidth(pool, bytes, streams);
+  return median(std::move(rates));
+}
+
+double median_peak(ThreadPool& pool, Multiplier multiplier) {
+  std::vector<double> peaks(kCeilingRepeats);
+  for (double& peak : peaks)
+    peak = measure_peak_flops(pool, multiplier);
+  return median(std::move(peaks));
+}
+
+std::optional<double> tflops_if_present(ThreadPool& pool, Multiplier multiplier) {
+  if (!has_multiplier(multiplier)) return std::nullopt;
+  return median_peak(pool, multiplier) / 1e12;
 }
 
 Machine measure_machine(ThreadPool& pool, const kernels::KernelTable& table, std::span<const std::byte> bytes) {
@@ -56,18 +88,20 @@ Machine measure_machine(ThreadPool& pool, const kernels::KernelTable& table, std
   machine.isa = table.name;
   for (size_t threads = 1; threads <= pool.thread_count(); ++threads) {
     ThreadPool some(threads);
-    std::vector<double> rates;
-    rates.reserve(5);
-    for (int i = 0; i < 5; ++i)
-      rates.push_back(measure_read_bandwidth(some, bytes));
-    machine.read_gbps_by_threads.push_back(median(std::move(rates)) / 1e9);
+    double best = 0;
+    for (const size_t streams : kReadStreams) {
+      const double rate = median_read_bandwidth(some, bytes, streams);
+      if (rate > best) machine.read_streams = streams;
+      best = std::max(best, rate);
+    }
+    machine.read_gbps_by_threads.push_back(best / 1e9);
   }
   machine.read_gbps = machine.read_gbps_by_threads.back();
-  std::vector<double> peaks;
-  peaks.reserve(5);
-  for (int i = 0; i < 5; ++i)
-    peaks.push_back(measure_peak_flops(pool, vectors_of(table)));
-  machine.fma_gflops = median(std::move(peaks)) / 1e9;
+  const TempFolder folder(std::filesystem::temp_directory_path());
+  if (const std::optional<double> rate = measure_disk_read(folder.path())) machine.disk_read_gbps = *rate / 1e9;
+  machine.fma_gflops = median_peak(pool, vectors_of(table)) / 1e9;
+  machine.avx512_bf16_tflops = tflops_if_present(pool, Multiplier::kAvx512Bf16);
+  machine.amx_bf16_tflops = tflops_if_present(pool, Multiplier::kAmxBf16);
   return machine;
 }
 
@@ -89,12 +123,16 @@ struct Rounds {
   std::vector<double> peak;
 };
 
+double read_bandwidth(const Workbench& bench) {
+  return measure_read_bandwidth(bench.pool, bench.bytes, bench.machine.read_streams);
+}
+
 Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth, bool needs_peak) {
   Rounds rounds;
   work.run();
   for (int i = 0; i < work.repeats; ++i) {
-    rounds.bandwidth.push_back(needs_bandwidth ? measure_read_bandwidth(bench.pool, bench.bytes) : 1);
-    rounds.peak.push_back(needs_peak ? measure_peak_flops(bench.pool, vectors_of(bench.table)) : 1);
+    rounds.bandwidth.push_back(needs_bandwidth ? read_bandwidth(bench) : 1);
+    rounds.peak.push_back(needs_peak ? measure_peak_flops(bench.pool, peak_of(bench.table).multiplier) : 1);
     rounds.seconds.push_back(seconds_of(work.run));
   }
   return rounds;
@@ -126,7 +164,7 @@ Result against_peak(const Workbench& bench, const Work& work) {
   const Rounds rounds = run_rounds(bench, work, false, true);
   Result result = as_rate(work, rounds, work.operations, rounds.peak);
   result.unit = "GFLOP/s";
-  result.limit = "fma_gflops";
+  result.limit = peak_of(bench.table).name;
   return result;
 }
 
@@ -146,7 +184,8 @@ Result against_both(const Workbench& bench, const Work& work) {
   result.shape = work.shape;
   result.median = median(rounds.seconds) * 1e3;
   result.unit = "ms";
-  result.limit = 2 * bound_by_bytes > rounds.seconds.size() ? "bytes / read_gbps" : "operations / fma_gflops";
+  result.limit = 2 * bound_by_bytes > rounds.seconds.size() ? "bytes / read_gbps"
+                                                            : fmt::format("operations / {}", peak_of(bench.table).name);
   result.limit_value = median(bounds) * 1e3;
   result.share = median(shares);
   return result;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,7 +44,11 @@ struct Machine {
   std::string isa;
   double read_gbps = 0;                      ///< all threads
   std::vector<double> read_gbps_by_threads;  ///< 1..threads
-  double fma_gflops = 0;                     ///< binary32 multiply-adds of `isa`
+  size_t read_streams = 1;                   ///< places at which a thread reads fastest
+  std::optional<double> disk_read_gbps;      ///< of the folder for temporary files, past the page cache
+  double fma_gflops = 0;                     ///< binary32 multiply-adds of the best vectors that `isa` uses
+  std::optional<double> avx512_bf16_tflops;  ///< VDPBF16PS, where there is one
+  std::optional<double> amx_bf16_tflops;     ///< tiles, where they are
 };
 
 struct SuiteOptions {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -21,5 +22,9 @@ enum class AmxStatus : uint8_t {
 
 /// A phrase for people: "not named by this processor", ...
 [[nodiscard]] std::string_view amx_status_text(AmxStatus status);
+
+/// `products` products of tiles, 16 x 16 x 32 each, on registers: what measures the tiles' peak. The status must be
+/// kReady.
+void multiply_tiles(size_t products) noexcept;
 
 }  // namespace tidepool::kernels

@@ -1,4 +1,5 @@
 #include "kernels/amx.h"
+#include "kernels/amx_status.h"
 #include "kernels/kernel_table_internal.h"
 
 // Runs before it is known that there are tiles, or AVX-512: nothing here may need more than the tile instructions, so
@@ -27,6 +28,19 @@ uint16_t bf16_bits(int value) {
 
 namespace amx {
 
+namespace {
+
+TileConfig whole_tiles(size_t count) {
+  TileConfig config;
+  for (size_t tile = 0; tile < count; ++tile) {
+    config.rows[tile] = kTileSide;
+    config.row_bytes[tile] = kTileRowBytes;
+  }
+  return config;
+}
+
+}  // namespace
+
 bool multiplies_one_tile_right() noexcept {
   constexpr size_t kColumns = 32;
   alignas(64) uint16_t a[kTileSide][kColumns];
@@ -38,12 +52,7 @@ bool multiplies_one_tile_right() noexcept {
       b[k / 2][i][k % 2] = bf16_bits(right(k, i));
     }
   }
-  TileConfig config;
-  for (size_t tile = 0; tile < 3; ++tile) {
-    config.rows[tile] = kTileSide;
-    config.row_bytes[tile] = kTileRowBytes;
-  }
-  HardwareTiles::configure(config);
+  HardwareTiles::configure(whole_tiles(3));
   HardwareTiles::zero<0>();
   HardwareTiles::load<1>(a, kTileRowBytes);
   HardwareTiles::load<2>(b, kTileRowBytes);
@@ -64,4 +73,19 @@ bool multiplies_one_tile_right() noexcept {
 }
 
 }  // namespace amx
+
+void multiply_tiles(size_t products) noexcept {
+  HardwareTiles::configure(amx::whole_tiles(6));
+  HardwareTiles::zero<4>();
+  HardwareTiles::zero<5>();
+  // Four sums hide the latency of a product.
+  for (size_t i = 0; i < products; i += 4) {
+    HardwareTiles::multiply<0, 4, 5>();
+    HardwareTiles::multiply<1, 4, 5>();
+    HardwareTiles::multiply<2, 4, 5>();
+    HardwareTiles::multiply<3, 4, 5>();
+  }
+  HardwareTiles::release();
+}
+
 }  // namespace tidepool::kernels
