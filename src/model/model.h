@@ -12,6 +12,7 @@
 #include "model/engram_hash.h"
 #include "model/forward_pass.h"
 #include "model/hyper_connection.h"
+#include "model/image_fault.h"
 #include "model/layer_table.h"
 #include "model/math.h"
 #include "model/moe.h"
@@ -32,6 +33,7 @@ struct ModelOptions {
     bool own_pre_mix = false;             ///< collapses with the sub-block's own mix, as V4 does
     bool unscaled_rope_position = false;  ///< rotates global entry j at position j instead of j * ratio
     DraftFault draft = DraftFault::kNone;
+    ImageFault image = ImageFault::kNone;
   } faults;
 };
 
@@ -43,6 +45,7 @@ class Model {
   /// Throws Error(kUnsupported) when it does not fit the config.
   Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> token_map, const ModelOptions& options = {});
 
+  [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
   [[nodiscard]] const ModelConfig& config() const { return checkpoint_->config(); }
   [[nodiscard]] const LayerTable& layer_table() const { return table_; }
   [[nodiscard]] const ModelWeights& weights() const { return weights_; }
