@@ -73,7 +73,7 @@ class RealFile final : public File {
 class RealFileSystem final : public FileSystem {
  public:
   std::unique_ptr<File> open(const std::filesystem::path& path, Mode mode) override {
-    int flags = O_CLOEXEC;
+    int flags = O_CLOEXEC | O_NONBLOCK;  // opening a FIFO would wait for its other end; files do not care
     switch (mode) {
       case Mode::kRead: flags |= O_RDONLY; break;
       case Mode::kReadWrite: flags |= O_RDWR | O_CREAT; break;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -63,6 +64,15 @@ TEST(File, AFolderIsNoFile) {
   const Error error = error_of([&] { (void)read_file(folder.path(), kMany); });
   EXPECT_EQ(error.code(), ErrorCode::kIo);
   EXPECT_THAT(error.what(), HasSubstr("not a regular file"));
+}
+
+TEST(File, AFifoIsRefusedWithoutWaitingForItsOtherEnd) {
+  const TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const FileSystem::Mode mode : {FileSystem::Mode::kRead, FileSystem::Mode::kReadWrite}) {
+    const Error error = error_of([&] { (void)real_file_system().open(folder / "pipe", mode); });
+    EXPECT_THAT(error.what(), HasSubstr("not a regular file"));
+  }
 }
 
 TEST(File, AFileOverTheLimitIsRefused) {
