@@ -65,6 +65,10 @@ struct PreparedChat {
 /// the message begins with the path of the field, as in "messages[2].content: ...".
 [[nodiscard]] ChatRequest parse_chat_request(const Json& body);
 
+/// The effort that an API's name or number stands for; names of other services' tiers fall into the model's three.
+/// Nothing for any other value.
+[[nodiscard]] std::optional<int> try_request_effort(const Json& effort);
+
 /// Refuses conversations that cannot be answered: no messages, calls without their results or results without their
 /// calls, images outside user and tool messages, unusable or repeated tool names, a tool choice that cannot be kept,
 /// control texts that stand for images. Throws Error(kInvalidArgument) like parse_chat_request.

@@ -182,16 +182,6 @@ void parse_response_format(const Json& body, ChatRequest& request) {
 
 // --- thinking -------------------------------------------------------------------------------------------------------
 
-/// Names of other services' tiers fall into the model's three.
-std::optional<int> request_effort(const Json& effort) {
-  if (!effort.is_string()) return try_effort(effort);
-  const std::string& name = effort.as_string();
-  if (name == "minimal" || name == "low") return 50;
-  if (name == "medium" || name == "high" || name == "xhigh") return 75;
-  if (name == "max" || name == "ultra") return 100;
-  return std::nullopt;
-}
-
 std::optional<bool> explicit_thinking(const Json& body, const Json& extras) {
   if (const Json* thinking = object_member(body, "thinking", "thinking")) {
     const std::string type = string_member(*thinking, "type", "thinking.type");
@@ -214,7 +204,7 @@ void parse_thinking(const Json& body, ChatRequest& request) {
   const bool is_off = has_effort && effort->is_string() && effort->as_string() == "none";
   request.is_thinking = explicit_thinking(body, extras).value_or(!is_off);
   if (has_effort && (!is_off || request.is_thinking)) {
-    const std::optional<int> number = request_effort(*effort);
+    const std::optional<int> number = try_request_effort(*effort);
     if (!number) {
       refuse("reasoning_effort", fmt::format("{} is none of \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\", "
                                              "\"max\", \"ultra\", 1..100 (\"none\" only without thinking)",
@@ -228,6 +218,15 @@ void parse_thinking(const Json& body, ChatRequest& request) {
 }
 
 }  // namespace
+
+std::optional<int> try_request_effort(const Json& effort) {
+  if (!effort.is_string()) return try_effort(effort);
+  const std::string& name = effort.as_string();
+  if (name == "minimal" || name == "low") return 50;
+  if (name == "medium" || name == "high" || name == "xhigh") return 75;
+  if (name == "max" || name == "ultra") return 100;
+  return std::nullopt;
+}
 
 ChatRequest parse_chat_request(const Json& body) {
   if (!body.is_object()) refuse("request", fmt::format("must be a JSON object, not {}", body.kind_name()));
