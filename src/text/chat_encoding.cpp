@@ -109,12 +109,18 @@ class Renderer {
     const ChatMessage& assistant = message(index);
     const bool follows_task = index > 0 && !message(index - 1).task.empty();
     const bool keeps = !conversation_.drops_reasoning || static_cast<ptrdiff_t>(index) > conversation_.last_turn;
-    if (is_thinking() && !follows_task && keeps) {
+    PromptTurn turn;
+    turn.begin = prompt_.text.size();
+    turn.has_reasoning = is_thinking() && !follows_task && keeps;
+    if (turn.has_reasoning) {
       append_plain(prompt_, assistant.reasoning);
       append_control(prompt_, dsml::kThinkEnd);
     }
+    turn.body = prompt_.text.size();
     append_content(prompt_, assistant.content);
     if (!assistant.tool_calls.empty()) append_calls(prompt_, assistant.tool_calls);
+    turn.end = prompt_.text.size();
+    prompt_.turns.push_back(turn);
     if (!assistant.is_open) append_control(prompt_, dsml::kEndOfSentence);
   }
 

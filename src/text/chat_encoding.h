@@ -81,6 +81,15 @@ struct PromptRun {
   bool is_control_token = false;
 };
 
+/// Where one assistant message of a conversation stands in the prompt's text. Bytes [begin, body) are its reasoning and
+/// the end of it, where the template keeps them; [body, end) are content and calls.
+struct PromptTurn {
+  size_t begin = 0;
+  size_t body = 0;
+  size_t end = 0;
+  bool has_reasoning = false;  ///< the template keeps reasoning here, if only an empty one
+};
+
 /// A rendered conversation.
 struct ChatPrompt {
   std::string text;
@@ -88,6 +97,8 @@ struct ChatPrompt {
   /// like one is in a plain run, and must be tokenized without recognising added tokens. Plain runs are never
   /// adjacent.
   std::vector<PromptRun> runs;
+  /// The assistant messages that were rendered, in order.
+  std::vector<PromptTurn> turns;
   /// The records of the image placeholders, in prompt order.
   std::vector<Json> images;
 };

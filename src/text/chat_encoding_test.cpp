@@ -48,6 +48,36 @@ TEST_P(EncodeGolden, EveryCaseIsByteExact) {
   }
 }
 
+/// Where the turns of a history stand: with reasoning behind the last user turn, without it before.
+TEST(PromptTurns, SayWhereReasoningAndAnswerStand) {
+  std::vector<ChatMessage> messages(4);
+  const auto text = [](std::string content) {
+    ContentBlock block;
+    block.text = std::move(content);
+    return std::vector{block};
+  };
+  messages[0].content = text("q1");
+  messages[2].content = text("q2");
+  for (const size_t index : {size_t{1}, size_t{3}}) {
+    messages[index].role = ChatRole::kAssistant;
+    messages[index].content = text(index == 1 ? "a1" : "a2");
+    messages[index].reasoning = index == 1 ? "r1" : "r2";
+  }
+  ChatEncodingOptions thinking;
+  thinking.mode = ThinkingMode::kThinking;
+  const ChatPrompt prompt = encode_chat(messages, thinking);
+  const auto part = [&](size_t begin, size_t end) { return prompt.text.substr(begin, end - begin); };
+  ASSERT_EQ(prompt.turns.size(), 2U);
+  const PromptTurn& first = prompt.turns[0];
+  EXPECT_FALSE(first.has_reasoning);
+  EXPECT_EQ(part(first.begin, first.body), "");
+  EXPECT_EQ(part(first.body, first.end), "a1");
+  const PromptTurn& second = prompt.turns[1];
+  EXPECT_TRUE(second.has_reasoning);
+  EXPECT_EQ(part(second.begin, second.body), "r2</think>");
+  EXPECT_EQ(part(second.body, second.end), "a2");
+}
+
 INSTANTIATE_TEST_SUITE_P(Files, EncodeGolden,
                          testing::Values("encode_agents.json", "encode_arguments.json", "encode_basic.json",
                                          "encode_effort.json", "encode_errors.json", "encode_images.json",
