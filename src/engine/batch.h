@@ -12,7 +12,7 @@ struct BatchEntry {
   int64_t prompt_tokens = 0;  ///< of its prompt, not read yet; 0: it writes
   int64_t decode_rows = 1;    ///< of one step, when it writes: its last token, and drafts behind it
   int priority = 0;           ///< smaller comes first
-  uint64_t last_service = 0;  ///< number of the forward call it was in last; 0: none
+  uint64_t last_service = 0;  ///< of all services that were given, the number of its last; 0: none
   uint64_t arrival = 0;
 };
 

@@ -68,10 +68,11 @@ TEST(BatchPlan, WritersTakeTurnsWhenRowsAreFew) {
     if (i >= 8) entries[i].prompt_tokens = 1000;
   }
   std::vector<int> served(entries.size());
-  for (uint64_t call = 1; call <= 24; ++call) {
+  uint64_t services = 0;
+  for (int call = 0; call < 24; ++call) {
     for (const BatchPart& part : plan_batch(entries, {6, 2})) {
       ++served[part.entry];
-      entries[part.entry].last_service = call;
+      entries[part.entry].last_service = ++services;
     }
   }
   for (size_t i = 0; i < 8; ++i)

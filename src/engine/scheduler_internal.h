@@ -1,0 +1,199 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/arena.h"
+#include "engine/batch.h"
+#include "engine/scheduler.h"
+
+namespace tidepool::scheduling {
+
+using Clock = std::chrono::steady_clock;
+
+/// Lets calls through to a listener until it is closed; closing waits for a call that is under way. No lock is held
+/// during the call.
+class ListenerGate {
+ public:
+  explicit ListenerGate(SequenceListener& listener) : listener_(listener) {}
+
+  /// body(listener), unless closed. One thread at a time.
+  template <typename Body>
+  void call(Body&& body) {
+    if (!enter()) return;
+    std::forward<Body>(body)(listener_);
+    leave();
+  }
+  /// From inside a call it returns at once: the call itself is the last one.
+  void close();
+
+ private:
+  [[nodiscard]] bool enter();
+  void leave();
+
+  SequenceListener& listener_;
+  std::mutex mutex_;
+  std::condition_variable has_left_;
+  bool is_closed_ = false;
+  std::optional<std::thread::id> caller_;  ///< of a call under way
+};
+
+/// One output of a request.
+struct Choice {
+  Choice(SequenceState sequence, Continuation how) : state(std::move(sequence)), continuation(std::move(how)) {}
+
+  std::optional<SequenceState> state;  ///< nothing once it is over
+  Continuation continuation;
+  std::optional<int32_t> last_token{};  ///< taken and not yet run
+  uint64_t last_service = 0;
+  Clock::time_point last_token_at{};
+  SequenceListener::ChoiceEnd end{};
+
+  [[nodiscard]] bool is_over() const { return !state; }
+};
+
+/// One request on its way. Shared with its ticket, which touches the gate and `is_cancelled` only; everything else
+/// belongs to the scheduler's thread, and while it loads to the loader.
+struct Job {
+  Job(SequenceRequest what, SequenceListener& listener) : request(std::move(what)), gate(listener) {}
+
+  SequenceRequest request;
+  ListenerGate gate;
+  /// Relaxed: the wake-up that follows it orders it.
+  std::atomic<bool> is_cancelled = false;
+
+  enum class Stage : uint8_t { kWaiting, kLoading, kReading, kWriting, kEnded } stage = Stage::kWaiting;
+  uint64_t arrival = 0;
+  Clock::time_point arrived_at{};
+  std::optional<Clock::time_point> admitted_at{};
+  std::optional<Clock::time_point> first_token_at{};
+
+  std::optional<KvCache::Resumed> resumed{};  ///< by the loader
+  std::optional<Error> load_error{};          ///< by the loader
+  CacheReport report{};
+  KvCache::Reservation reservation{};
+  std::vector<Choice> choices{};  ///< one until the prompt is read
+  int64_t decoder_from = 0;
+  int64_t published = 0;  ///< tokens of the prompt
+
+  [[nodiscard]] int64_t prompt_length() const { return static_cast<int64_t>(request.prompt.size()); }
+  [[nodiscard]] KvCache::Reservation* reserved() { return reservation.blocks() > 0 ? &reservation : nullptr; }
+};
+using JobPtr = std::shared_ptr<Job>;
+
+/// What other threads and the scheduler's share. Outlives the scheduler as long as a ticket does.
+struct Mailbox {
+  mutable std::mutex mutex;
+  std::condition_variable news;  ///< for the scheduler's thread
+  std::condition_variable idle;  ///< nothing is queued or under way
+  // All below under `mutex`.
+  std::vector<JobPtr> arrivals;
+  std::vector<JobPtr> loaded;
+  bool has_cancels = false;
+  bool is_stopping = false;
+  uint64_t arrival_count = 0;
+  Scheduler::Status status;
+  bool is_short_of_memory = false;  ///< the first that waits, waits for memory
+  double request_seconds = 0;       ///< how long a request takes, from admission to its end; a running average
+};
+
+/// Looks prompts up in the cache, which may read from disk, while sequences go on.
+class Loader {
+ public:
+  /// Both must outlive it. `cache` is not null.
+  Loader(KvCache& cache, Mailbox& mailbox, size_t threads);
+  ~Loader();
+  void load(JobPtr job);
+
+ private:
+  void run(const std::stop_token& stop);
+  void load_one(Job& job);
+
+  KvCache& cache_;
+  Mailbox& mailbox_;
+  std::mutex mutex_;
+  std::condition_variable_any news_;
+  std::deque<JobPtr> queue_;
+  std::vector<std::jthread> threads_;
+};
+
+/// The scheduler's own thread: everything that happens to jobs.
+class Loop {
+ public:
+  Loop(const Scheduler::Engine& engine, const SchedulerOptions& options, Mailbox& mailbox);
+
+  /// Until the mailbox says to stop; ends what is left.
+  void run();
+
+ private:
+  [[nodiscard]] Clock::time_point now() const { return options_.now(); }
+
+  // News from other threads (scheduler_loop.cpp).
+  [[nodiscard]] bool has_runnable() const;
+  [[nodiscard]] bool take_news();
+  [[nodiscard]] std::chrono::milliseconds wait_limit() const;
+  void end_cancelled();
+  void end_all();
+  void drop_ended();
+  void publish_status();
+
+  // From the queue to reading.
+  void enqueue(JobPtr job);
+  void admit();
+  [[nodiscard]] size_t used_slots() const;
+  void start(const JobPtr& job, SequenceState state);
+  void begin_reading(Job& job, SequenceState state);
+  [[nodiscard]] bool reserve(Job& job, const SequenceState& state);
+
+  // A forward call (scheduler_batch.cpp).
+  struct Row {
+    JobPtr job;
+    size_t choice = 0;
+    int64_t tokens = 0;
+  };
+  struct Draw {
+    JobPtr job;
+    size_t choice = 0;
+    size_t logits_row = 0;
+    std::optional<GenerationStep> step{};
+    std::optional<Error> error{};
+  };
+  [[nodiscard]] std::vector<Row> plan();
+  void run_batch();
+  [[nodiscard]] Span2d<const float> run_rows(const std::vector<Row>& rows);
+  void note_forward(const std::vector<Row>& rows, double seconds);
+  [[nodiscard]] std::vector<Draw> note_rows(const std::vector<Row>& rows);
+  void note_read_prompt(Job& job);
+  void draw_all(std::vector<Draw>& draws, Span2d<const float> logits);
+  void deliver(const Draw& draw);
+  void note_token_times(Job& job, Choice& choice);
+
+  // Ends.
+  void end_choice(Job& job, size_t index, FinishReason reason);
+  void end_job(Job& job, RequestRecord::End end, const std::optional<Error>& error);
+  void cancel(Job& job, const Error& error);
+  void record_end(const Job& job, RequestRecord::End end);
+
+  Scheduler::Engine engine_;
+  const SchedulerOptions& options_;
+  Mailbox& mailbox_;
+  std::optional<Loader> loader_;
+  Arena arena_;
+  std::vector<Sampler> samplers_;  ///< one for each thread of the pool
+  PrefillBudget budget_;
+  std::vector<JobPtr> waiting_;
+  std::vector<JobPtr> active_;  ///< loading, reading, writing
+  uint64_t services_ = 0;       ///< parts of forward calls given out so far
+  uint64_t forward_calls_ = 0;
+  bool waits_for_memory_ = false;  ///< the first of the queue does
+};
+
+}  // namespace tidepool::scheduling
