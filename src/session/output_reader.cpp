@@ -32,6 +32,7 @@ OutputReader::OutputReader(const Tokenizer* tokenizer, const OutputFormat& forma
   detokenizer_.emplace(*tokenizer);
   if (format.kind == OutputFormat::Kind::kRaw) {
     parser_.emplace<StopFinder>(format.stops);
+    shows_special_ = format.shows_special_tokens;
     return;
   }
   parser_.emplace<CompletionParser>(CompletionParserOptions{format.start, format.has_tools, format.stops});
@@ -41,7 +42,7 @@ OutputReader::OutputReader(const Tokenizer* tokenizer, const OutputFormat& forma
 }
 
 bool OutputReader::is_hidden(int32_t id) const {
-  return tokenizer_->is_special(id) && std::ranges::find(markers_, id) == markers_.end();
+  return !shows_special_ && tokenizer_->is_special(id) && std::ranges::find(markers_, id) == markers_.end();
 }
 
 std::vector<CompletionEvent> OutputReader::feed(int32_t id) {

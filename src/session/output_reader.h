@@ -22,12 +22,13 @@ struct OutputFormat {
   } kind = Kind::kChat;
   OutputStart start = OutputStart::kContent;  ///< kChat
   bool has_tools = false;                     ///< kChat
+  bool shows_special_tokens = false;          ///< kRaw
   /// kRaw: looked for everywhere; kChat: in the answer only.
   std::vector<std::string> stops;
 };
 
-/// Turns the tokens of one output, as they come, into events. The text of special tokens never shows, except that of
-/// the markers the format itself is made of.
+/// Turns the tokens of one output, as they come, into events. The text of special tokens shows only where a raw format
+/// asks for it; in an assistant's turn never, except that of the markers the format itself is made of.
 class OutputReader {
  public:
   /// `tokenizer` may be null for kIds; otherwise it must outlive the reader.
@@ -38,6 +39,8 @@ class OutputReader {
   /// The output is over.
   [[nodiscard]] std::vector<CompletionEvent> finish();
 
+  /// Whether the text of this token never shows. Not for kIds.
+  [[nodiscard]] bool is_hidden(int32_t id) const;
   /// Nothing that follows can give an event.
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] bool is_reasoning() const;
@@ -45,11 +48,11 @@ class OutputReader {
   [[nodiscard]] std::optional<size_t> stop_index() const { return stop_index_; }
 
  private:
-  [[nodiscard]] bool is_hidden(int32_t id) const;
   [[nodiscard]] std::vector<CompletionEvent> read(const std::string& text);
   void note_stop(const std::vector<CompletionEvent>& events);
 
   const Tokenizer* tokenizer_;
+  bool shows_special_ = false;
   std::optional<Detokenizer> detokenizer_;
   std::variant<std::monostate, StopFinder, CompletionParser> parser_;
   std::vector<int32_t> markers_;  ///< tokens that the parser must see though a tokenizer may flag them special

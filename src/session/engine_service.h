@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "engine/scheduler.h"
+#include "session/service.h"
+
+namespace tidepool {
+
+struct EngineServiceOptions {
+  /// `max_model_len` 0: what the model was made for, or as much of it as the KV budget holds.
+  SchedulerOptions scheduler;
+  /// The cache, with its budget; nothing: no prefix is reused and memory is not counted. Its `model` must be the
+  /// fingerprint of the model served.
+  std::optional<KvCacheOptions> kv;
+  /// Memory for the ids of turns that the server itself wrote.
+  size_t kept_turn_bytes = size_t{64} << 20;
+  /// Recorded outputs that replace the model's choices (session/script.h); empty: none.
+  std::filesystem::path script;
+};
+
+/// The service on a loaded model. Takes the model's runtime for itself: nothing else may compute on it meanwhile. When
+/// it dies, requests under way end with Error(kCancelled), and what they computed stays in the cache's store.
+/// Throws Error: kInvalidArgument for options out of range, naming --kv-ram when max_model_len was asked for and does
+/// not fit; as Script::load for the script.
+[[nodiscard]] std::unique_ptr<Service> make_engine_service(std::shared_ptr<const LoadedModel> model,
+                                                           EngineServiceOptions options);
+
+}  // namespace tidepool
