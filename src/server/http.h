@@ -24,6 +24,7 @@ struct HttpRequest {
   std::vector<HttpHeader> headers;
   std::string body;
   std::string peer;  ///< "127.0.0.1:40312"
+  std::string id;    ///< the client's x-request-id, or one of ours; every answer carries it
 
   /// The first header of that name, whatever its case; null pointer when there is none.
   [[nodiscard]] const std::string* find_header(std::string_view name) const;

@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "server/http.h"
+#include "server/id_source.h"
 
 namespace tidepool {
 namespace {
@@ -42,6 +43,7 @@ constexpr size_t kAheadBytesMax = size_t{256} << 10;
 /// What is read and thrown away of a refused request, so that the refusal is not lost in a reset.
 constexpr size_t kLingerBytesMax = size_t{64} << 20;
 constexpr std::chrono::seconds kLingerTime{5};
+constexpr size_t kRequestIdBytesMax = 128;
 /// Between attempts to accept when the system has no descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
@@ -55,6 +57,7 @@ struct Shared {
   HttpServer::Handler handler;
   HttpServer::Observer observer;
   std::unique_ptr<asio::thread_pool> background;
+  IdSource ids;
   // Counters that only need to be right on their own: relaxed order everywhere.
   std::atomic<size_t> open_exchanges{0};
   std::atomic<size_t> open_connections{0};
@@ -256,6 +259,7 @@ void Exchange::respond(HttpAnswer answer) {
 void Exchange::respond_here(const HttpAnswer& answer) {
   if (!connection_ || has_begun_ || is_answered_) return;
   std::string head = make_head(answer.status, answer.content_type, answer.headers, connection_->closes());
+  append_header(head, "x-request-id", request_.id);
   if (answer.status != 204 && answer.status != 304) {
     append_header(head, "Content-Length", std::to_string(answer.body.size()));
   }
@@ -282,6 +286,7 @@ void Exchange::begin_stream() {
   // A client of HTTP/1.0 knows no chunks: there the connection's end is the stream's.
   if (connection_->is_http_1_0()) connection_->close_after_answer();
   std::string head = make_head(200, stream_->content_type, stream_->headers, connection_->closes());
+  append_header(head, "x-request-id", request_.id);
   append_header(head, "Cache-Control", "no-cache");
   append_header(head, "X-Accel-Buffering", "no");  // proxies of the nginx kind would hold events back
   if (!connection_->is_http_1_0()) append_header(head, "Transfer-Encoding", "chunked");
@@ -428,7 +433,7 @@ bool Connection::count_body() {
   return true;
 }
 
-HttpRequest make_request(http::request<http::string_body>& message, const Tcp::socket& socket) {
+HttpRequest make_request(http::request<http::string_body>& message, const Tcp::socket& socket, IdSource& ids) {
   HttpRequest request;
   request.method = std::string(message.method_string());
   std::string target(message.target());
@@ -446,6 +451,8 @@ HttpRequest make_request(http::request<http::string_body>& message, const Tcp::s
   ErrorValue error;
   const Tcp::endpoint peer = socket.remote_endpoint(error);
   if (!error) request.peer = fmt::format("{}:{}", peer.address().to_string(), peer.port());
+  const std::string* id = request.find_header("x-request-id");
+  request.id = id != nullptr && !id->empty() && id->size() <= kRequestIdBytesMax ? *id : "req_" + ids.id();
   return request;
 }
 
@@ -455,8 +462,8 @@ void Connection::dispatch() {
   closes_ = !message.keep_alive() || shared_->is_draining;
   parser_.reset();
   state_ = State::kAnswering;
-  exchange_ = std::make_shared<Exchange>(shared_from_this(), loop_, shared_, make_request(message, socket_),
-                                         std::exchange(reserved_, 0));
+  exchange_ = std::make_shared<Exchange>(shared_from_this(), loop_, shared_,
+                                         make_request(message, socket_, shared_->ids), std::exchange(reserved_, 0));
   shared_->open_exchanges.fetch_add(1, std::memory_order_relaxed);
   last_write_ = Clock::now();
   read();

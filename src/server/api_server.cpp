@@ -1,0 +1,544 @@
+#include "server/api_server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "server/anthropic_messages.h"
+#include "server/api_error.h"
+#include "server/chat_completions.h"
+#include "server/completions.h"
+#include "server/generation.h"
+#include "server/id_source.h"
+#include "server/json_writer.h"
+#include "server/metrics.h"
+#include "server/responses.h"
+#include "server/token_routes.h"
+#include "server/web_assets.h"
+#include "text/dsml.h"
+
+namespace tidepool {
+namespace {
+
+using ExchangePtr = std::shared_ptr<HttpExchange>;
+
+/// Nothing but the page's own files; pictures that were dropped on it are data of its own.
+constexpr std::string_view kPagePolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+constexpr std::string_view kAllowedHeaders =
+    "authorization, content-type, x-api-key, x-request-id, traceparent, anthropic-version, anthropic-beta, "
+    "anthropic-dangerous-direct-browser-access, x-stainless-arch, x-stainless-lang, x-stainless-os, "
+    "x-stainless-package-version, x-stainless-runtime, x-stainless-runtime-version, x-stainless-retry-count, "
+    "x-stainless-timeout";
+
+/// Whether they are the same, in a time that tells nothing of where they differ.
+bool is_same_secret(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned>(static_cast<unsigned char>(b[i % b.size()]));
+  return difference == 0;
+}
+
+bool has_prefix_folder(std::string_view path, std::string_view folder) {
+  return path.starts_with(folder) && path.size() > folder.size() && path[folder.size()] == '/';
+}
+
+/// The path of an API's route without what different clients put in front: "/v1/chat/completions",
+/// "/beta/chat/completions" and "/chat/completions" are one.
+std::string_view route_path(std::string_view path) {
+  for (const std::string_view folder : {"/anthropic", "/beta", "/v1"}) {
+    if (has_prefix_folder(path, folder)) path.remove_prefix(folder.size());
+  }
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  return path;
+}
+
+ApiError refusal(int status, std::string message, std::string code = "") {
+  ApiError error;
+  error.status = status;
+  error.message = std::move(message);
+  error.code = std::move(code);
+  return error;
+}
+
+/// "http://127.0.0.1:8000" without the scheme is what the Host header says, when a page asks where it came from.
+bool is_same_origin(std::string_view origin, const HttpRequest& request) {
+  const std::string* host = request.find_header("host");
+  const size_t scheme = origin.find("://");
+  return host != nullptr && scheme != std::string_view::npos && is_same_header(origin.substr(scheme + 3), *host);
+}
+
+bool is_web_origin(std::string_view origin) {
+  return origin.starts_with("http://") || origin.starts_with("https://");
+}
+
+}  // namespace
+
+struct ApiServer::Impl {
+  explicit Impl(ApiServerOptions given)
+      : options(std::move(given)),
+        metrics(options.model_names.front()),
+        created(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+                    .count()) {}
+
+  /// What a route does; `name` is the model or other last part of the path.
+  using Handle = void (Impl::*)(const ExchangePtr& exchange);
+  using ReadCall = ApiCall (*)(const Json& body, const ApiContext& context);
+  struct Route {
+    std::string_view path;
+    std::string_view method;
+    bool is_open = false;  ///< needs no key
+    Handle handle = nullptr;
+    ReadCall read_call = nullptr;  ///< of a dialect; or `handle`
+  };
+  static const std::array<Route, 18>& routes();
+
+  void handle(const ExchangePtr& exchange);
+  void dispatch(const ExchangePtr& exchange);
+  [[nodiscard]] const Route* find_route(const ExchangePtr& exchange) const;
+  void check_origin(const HttpRequest& request) const;
+  void check_key(const HttpRequest& request) const;
+  [[nodiscard]] std::vector<HttpHeader> common_headers(const HttpRequest& request) const;
+  void answer(const ExchangePtr& exchange, HttpAnswer answer) const;
+  void refuse(const ExchangePtr& exchange, const ApiError& error) const;
+  void observe(const HttpRequest& request, const HttpOutcome& outcome);
+
+  Service& ready_service() const;
+  [[nodiscard]] std::string checked_model(const Json& body, ErrorDialect dialect) const;
+  void generate(const ExchangePtr& exchange, ReadCall read_call);
+  void in_background(const ExchangePtr& exchange, std::function<void()> work);
+  [[nodiscard]] ApiContext make_context(Service& serving, std::string model, std::string request_id);
+
+  void health(const ExchangePtr& exchange);
+  void ping(const ExchangePtr& exchange);
+  void show_version(const ExchangePtr& exchange);
+  void load(const ExchangePtr& exchange);
+  void show_metrics(const ExchangePtr& exchange);
+  void list_models(const ExchangePtr& exchange);
+  void show_model(const ExchangePtr& exchange);
+  void stored_response(const ExchangePtr& exchange);
+  void tokenize(const ExchangePtr& exchange);
+  void detokenize(const ExchangePtr& exchange);
+  void count_tokens(const ExchangePtr& exchange);
+  [[nodiscard]] bool try_asset(const ExchangePtr& exchange) const;
+
+  ApiServerOptions options;
+  Metrics metrics;
+  IdSource ids;
+  int64_t created;
+  std::atomic<Service*> service{nullptr};  ///< set once, with release; what it points to was made before
+  std::atomic<bool> is_draining{false};
+  mutable std::mutex progress_mutex;  ///< guards the three below
+  std::string loading_part;
+  size_t loading_done = 0;
+  size_t loading_total = 0;
+  std::unique_ptr<HttpServer> http;  ///< last: its threads use all above
+};
+
+namespace {
+
+ErrorDialect dialect_of(const HttpRequest& request) {
+  const std::string_view path = route_path(request.path);
+  const bool is_anthropic = path == "/messages" || path.starts_with("/messages/") ||
+                            (path.starts_with("/models") && request.find_header("anthropic-version") != nullptr);
+  return is_anthropic ? ErrorDialect::kAnthropic : ErrorDialect::kOpenAi;
+}
+
+}  // namespace
+
+const std::array<ApiServer::Impl::Route, 18>& ApiServer::Impl::routes() {
+  static const std::array<Route, 18> table = {{
+      {"/chat/completions", "POST", false, nullptr, &chat::read_call},
+      {"/completions", "POST", false, nullptr, &completions::read_call},
+      {"/responses", "POST", false, nullptr, &responses::read_call},
+      {"/responses/*", "GET", false, &Impl::stored_response, nullptr},
+      {"/responses/*", "DELETE", false, &Impl::stored_response, nullptr},
+      {"/messages", "POST", false, nullptr, &messages::read_call},
+      {"/messages/count_tokens", "POST", false, &Impl::count_tokens, nullptr},
+      {"/models", "GET", false, &Impl::list_models, nullptr},
+      {"/models/*", "GET", false, &Impl::show_model, nullptr},
+      {"/tokenize", "POST", false, &Impl::tokenize, nullptr},
+      {"/detokenize", "POST", false, &Impl::detokenize, nullptr},
+      {"/health", "GET", true, &Impl::health, nullptr},
+      {"/health", "HEAD", true, &Impl::health, nullptr},
+      {"/ping", "GET", true, &Impl::ping, nullptr},
+      {"/ping", "POST", true, &Impl::ping, nullptr},
+      {"/metrics", "GET", true, &Impl::show_metrics, nullptr},
+      {"/version", "GET", false, &Impl::show_version, nullptr},
+      {"/load", "GET", false, &Impl::load, nullptr},
+  }};
+  return table;
+}
+
+// --- the way of a request -------------------------------------------------------------------------------------------
+
+void ApiServer::Impl::handle(const ExchangePtr& exchange) {
+  try {
+    dispatch(exchange);
+  } catch (const ApiRefusal& refused) {
+    refuse(exchange, refused.error());
+  } catch (const Error& error) {
+    refuse(exchange, refused_error(error));
+  }
+}
+
+void ApiServer::Impl::dispatch(const ExchangePtr& exchange) {
+  const HttpRequest& request = exchange->request();
+  if (request.method == "OPTIONS") {
+    HttpAnswer preflight;
+    preflight.status = 204;
+    preflight.content_type = "";
+    return answer(exchange, std::move(preflight));
+  }
+  if (try_asset(exchange)) return;
+  const Route* route = find_route(exchange);
+  if (!route->is_open) check_key(request);
+  check_origin(request);
+  if (route->read_call != nullptr) return generate(exchange, route->read_call);
+  (this->*route->handle)(exchange);
+}
+
+const ApiServer::Impl::Route* ApiServer::Impl::find_route(const ExchangePtr& exchange) const {
+  const HttpRequest& request = exchange->request();
+  const std::string_view path = route_path(request.path);
+  bool is_known_path = false;
+  for (const Route& route : routes()) {
+    const std::string_view head = route.path.substr(0, route.path.size() - 1);
+    const bool is_match =
+        route.path.ends_with('*') ? path.starts_with(head) && path.size() > head.size() : path == route.path;
+    if (!is_match) continue;
+    if (route.method == request.method) return &route;
+    is_known_path = true;
+  }
+  if (is_known_path)
+    throw ApiRefusal(refusal(405, fmt::format("{} is not possible here", printable(request.method, 20))));
+  throw ApiRefusal(refusal(404, fmt::format("there is nothing at {}", printable(request.path))));
+}
+
+/// A web page from elsewhere can send requests to a server on the user's machine, though it cannot read the answers:
+/// enough to keep the model busy.
+void ApiServer::Impl::check_origin(const HttpRequest& request) const {
+  const std::string* origin = request.find_header("origin");
+  if (origin == nullptr || !is_web_origin(*origin) || is_same_origin(*origin, request)) return;
+  for (const std::string& allowed : options.allowed_origins) {
+    if (allowed == "*" || allowed == *origin) return;
+  }
+  throw ApiRefusal(refusal(403, "pages of this origin may not ask; --allowed-origins lets them"));
+}
+
+void ApiServer::Impl::check_key(const HttpRequest& request) const {
+  if (options.api_key.empty()) return;
+  const std::string* key = request.find_header("x-api-key");
+  if (key != nullptr && is_same_secret(*key, options.api_key)) return;
+  const std::string* authorization = request.find_header("authorization");
+  constexpr std::string_view kScheme = "Bearer ";
+  if (authorization != nullptr && authorization->size() >= kScheme.size() &&
+      is_same_header(std::string_view(*authorization).substr(0, kScheme.size()), kScheme) &&
+      is_same_secret(std::string_view(*authorization).substr(kScheme.size()), options.api_key)) {
+    return;
+  }
+  throw ApiRefusal(refusal(401, "the API key is missing or wrong: send \"Authorization: Bearer KEY\" or \"x-api-key\"",
+                           "invalid_api_key"));
+}
+
+std::vector<HttpHeader> ApiServer::Impl::common_headers(const HttpRequest& request) const {
+  std::vector<HttpHeader> headers;
+  if (dialect_of(request) == ErrorDialect::kAnthropic) headers.push_back({"request-id", request.id});
+  const Service* serving = service.load(std::memory_order_acquire);
+  if (serving != nullptr && !serving->script_name().empty()) {
+    headers.push_back({"x-tidepool-script", serving->script_name()});
+  }
+  const std::string* origin = request.find_header("origin");
+  if (origin == nullptr || options.allowed_origins.empty()) return headers;
+  headers.push_back({"Vary", "Origin"});
+  const bool is_allowed = std::ranges::any_of(
+      options.allowed_origins, [&](const std::string& allowed) { return allowed == "*" || allowed == *origin; });
+  if (!is_allowed) return headers;
+  headers.push_back({"Access-Control-Allow-Origin", *origin});
+  headers.push_back({"Access-Control-Expose-Headers", "x-request-id, request-id, retry-after"});
+  if (request.method == "OPTIONS") {
+    headers.push_back({"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"});
+    headers.push_back({"Access-Control-Allow-Headers", std::string(kAllowedHeaders)});
+    headers.push_back({"Access-Control-Max-Age", "600"});
+  }
+  return headers;
+}
+
+void ApiServer::Impl::answer(const ExchangePtr& exchange, HttpAnswer answer) const {
+  const std::vector<HttpHeader> headers = common_headers(exchange->request());
+  answer.headers.insert(answer.headers.end(), headers.begin(), headers.end());
+  exchange->respond(std::move(answer));
+}
+
+void ApiServer::Impl::refuse(const ExchangePtr& exchange, const ApiError& error) const {
+  const HttpRequest& request = exchange->request();
+  answer(exchange, error_answer(error, dialect_of(request), request.id));
+}
+
+void ApiServer::Impl::observe(const HttpRequest& request, const HttpOutcome& outcome) {
+  std::string_view handler = "other";  // whatever clients make up must not become a series each
+  const std::string_view path = route_path(request.path);
+  for (const Route& route : routes()) {
+    if (path == route.path) handler = route.path;
+  }
+  const bool is_usual = request.method == "GET" || request.method == "POST" || request.method == "HEAD";
+  metrics.count_http(handler, is_usual ? request.method : "other", outcome.status, outcome.duration);
+  if (!options.access_log) return;
+  std::string line;
+  JsonWriter json(line);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  json.begin_object().key("time").number(
+      static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000);
+  json.field("request_id", printable(request.id));
+  if (const std::string* trace = request.find_header("traceparent")) json.field("traceparent", printable(*trace));
+  json.field("peer", request.peer).field("method", printable(request.method)).field("path", printable(request.path));
+  json.field("status", outcome.status).field("bytes", static_cast<int64_t>(outcome.bytes_sent));
+  json.key("seconds").number(std::chrono::duration<double>(outcome.duration).count());
+  json.field("complete", outcome.is_complete).end_object();
+  line += '\n';
+  options.access_log(line);
+}
+
+// --- generating -----------------------------------------------------------------------------------------------------
+
+Service& ApiServer::Impl::ready_service() const {
+  Service* serving = service.load(std::memory_order_acquire);
+  if (serving == nullptr) throw ApiRefusal(busy_error({Busy::Reason::kLoading, 5}));
+  if (is_draining) throw ApiRefusal(busy_error({Busy::Reason::kDraining, 5}));
+  return *serving;
+}
+
+/// The model's name as the client wrote it.
+std::string ApiServer::Impl::checked_model(const Json& body, ErrorDialect dialect) const {
+  const std::string& model = JsonFields(body).required_string("model");
+  if (std::ranges::find(options.model_names, model) != options.model_names.end()) return model;
+  // Clients made for Anthropic's models ask for them by name in places that cannot be configured.
+  if (dialect == ErrorDialect::kAnthropic && model.starts_with("claude")) return model;
+  ApiError error = refusal(404,
+                           fmt::format("there is no model \"{}\" here; this one is called \"{}\"", printable(model),
+                                       options.model_names.front()),
+                           "model_not_found");
+  error.param = "model";
+  throw ApiRefusal(std::move(error));
+}
+
+ApiContext ApiServer::Impl::make_context(Service& serving, std::string model, std::string request_id) {
+  ApiContext context;
+  context.sampling = serving.model().defaults().sampling();
+  context.seed = ids.seed();
+  context.info.id = ids.id();
+  context.info.model = std::move(model);
+  context.info.created =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  context.info.request_id = std::move(request_id);
+  context.info.fingerprint = "tidepool-" + options.version + (serving.script_name().empty() ? "" : "+script");
+  context.info.decode = [&serving](std::span<const int32_t> tokens) { return serving.detokenize(tokens); };
+  if (serving.model().has_tokenizer()) {
+    context.info.think_end = serving.model().tokenizer().find_added_token(dsml::kThinkEnd);
+  }
+  return context;
+}
+
+/// Long bodies take their time: not on the thread of the connection and its neighbours.
+void ApiServer::Impl::in_background(const ExchangePtr& exchange, std::function<void()> work) {
+  exchange->background([this, exchange, run = std::move(work)] {
+    try {
+      run();
+    } catch (const ApiRefusal& refused) {
+      refuse(exchange, refused.error());
+    } catch (const Error& error) {
+      refuse(exchange, refused_error(error));
+    }
+  });
+}
+
+void ApiServer::Impl::generate(const ExchangePtr& exchange, ReadCall read_call) {
+  Service& serving = ready_service();
+  const auto arrival = std::chrono::steady_clock::now();
+  in_background(exchange, [this, exchange, &serving, read_call, arrival] {
+    const ErrorDialect dialect = dialect_of(exchange->request());
+    ApiCall call;
+    {
+      const Json body = parse_request_json(exchange->request().body);
+      exchange->release_body();
+      call = read_call(body, make_context(serving, checked_model(body, dialect), exchange->request().id));
+    }
+    call.error_dialect = dialect;
+    if (options.request_timeout) {
+      for (ServiceRequest& request : call.requests)
+        request.deadline = arrival + *options.request_timeout;
+    }
+    std::vector<HttpHeader> headers = common_headers(exchange->request());
+    std::string request_id = exchange->request().id;
+    Generation::run({exchange, serving, metrics, std::move(call), std::move(headers), std::move(request_id), arrival});
+  });
+}
+
+// --- small routes ---------------------------------------------------------------------------------------------------
+
+void ApiServer::Impl::health(const ExchangePtr& exchange) {
+  const Service* serving = service.load(std::memory_order_acquire);
+  HttpAnswer result;
+  if (serving != nullptr && !is_draining && !serving->status().is_draining) {
+    result.content_type = "";
+    return answer(exchange, std::move(result));
+  }
+  result.status = 503;
+  result.headers.push_back({"Retry-After", "5"});
+  JsonWriter json(result.body);
+  json.begin_object().field("status", serving == nullptr ? "loading" : "draining");
+  if (serving == nullptr) {
+    const std::lock_guard lock(progress_mutex);
+    json.field("part", loading_part).field("done", loading_done).field("total", loading_total);
+  }
+  json.end_object();
+  answer(exchange, std::move(result));
+}
+
+/// Alive, whatever the engine is at: this thread answers.
+void ApiServer::Impl::ping(const ExchangePtr& exchange) {
+  HttpAnswer result;
+  result.content_type = "";
+  answer(exchange, std::move(result));
+}
+
+void ApiServer::Impl::show_version(const ExchangePtr& exchange) {
+  HttpAnswer result;
+  JsonWriter(result.body).begin_object().field("version", options.version).end_object();
+  answer(exchange, std::move(result));
+}
+
+void ApiServer::Impl::load(const ExchangePtr& exchange) {
+  const Service* serving = service.load(std::memory_order_acquire);
+  const ServiceStatus status = serving == nullptr ? ServiceStatus() : serving->status();
+  HttpAnswer result;
+  JsonWriter(result.body).begin_object().field("server_load", status.running + status.waiting).end_object();
+  answer(exchange, std::move(result));
+}
+
+void ApiServer::Impl::show_metrics(const ExchangePtr& exchange) {
+  const Service* serving = service.load(std::memory_order_acquire);
+  Metrics::Gauges gauges;
+  if (serving != nullptr) gauges.service = serving->status();
+  gauges.io_cpu_seconds = http->io_cpu_seconds();
+  gauges.open_connections = http->open_connections();
+  gauges.is_ready = serving != nullptr && !is_draining && !gauges.service.is_draining;
+  HttpAnswer result;
+  result.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  result.body = metrics.write(gauges);
+  answer(exchange, std::move(result));
+}
+
+void ApiServer::Impl::list_models(const ExchangePtr& exchange) {
+  const Service* serving = service.load(std::memory_order_acquire);
+  HttpAnswer result;
+  const ModelList list{options.model_names, created, serving == nullptr ? 0 : serving->max_model_len()};
+  result.body = models_body(list);
+  answer(exchange, std::move(result));
+}
+
+void ApiServer::Impl::show_model(const ExchangePtr& exchange) {
+  const std::string_view id = route_path(exchange->request().path).substr(std::string_view("/models/").size());
+  if (std::ranges::find(options.model_names, id) == options.model_names.end()) {
+    throw ApiRefusal(refusal(404, fmt::format("there is no model \"{}\" here", printable(id)), "model_not_found"));
+  }
+  const Service* serving = service.load(std::memory_order_acquire);
+  HttpAnswer result;
+  result.body = model_body(id, created, serving == nullptr ? 0 : serving->max_model_len());
+  answer(exchange, std::move(result));
+}
+
+void ApiServer::Impl::stored_response(const ExchangePtr& exchange) {
+  refuse(exchange, refusal(404, "responses are not stored here: send the whole conversation each time"));
+}
+
+void ApiServer::Impl::tokenize(const ExchangePtr& exchange) {
+  Service& serving = ready_service();
+  in_background(exchange, [this, exchange, &serving] {
+    HttpAnswer result;
+    result.body = tokenize_body(parse_request_json(exchange->request().body), serving);
+    answer(exchange, std::move(result));
+  });
+}
+
+void ApiServer::Impl::detokenize(const ExchangePtr& exchange) {
+  Service& serving = ready_service();
+  in_background(exchange, [this, exchange, &serving] {
+    HttpAnswer result;
+    result.body = detokenize_body(parse_request_json(exchange->request().body), serving);
+    answer(exchange, std::move(result));
+  });
+}
+
+void ApiServer::Impl::count_tokens(const ExchangePtr& exchange) {
+  Service& serving = ready_service();
+  in_background(exchange, [this, exchange, &serving] {
+    const Json body = parse_request_json(exchange->request().body);
+    (void)checked_model(body, ErrorDialect::kAnthropic);
+    HttpAnswer result;
+    const std::vector<int32_t> prompt = serving.encode(messages::read_count_request(body));
+    JsonWriter(result.body).begin_object().field("input_tokens", prompt.size()).end_object();
+    answer(exchange, std::move(result));
+  });
+}
+
+bool ApiServer::Impl::try_asset(const ExchangePtr& exchange) const {
+  const HttpRequest& request = exchange->request();
+  if (request.method != "GET" && request.method != "HEAD") return false;
+  const std::string_view path = request.path == "/" ? "/index.html" : std::string_view(request.path);
+  for (const WebAsset& asset : web_assets()) {
+    if (asset.path != path) continue;
+    HttpAnswer page;
+    page.content_type = asset.content_type;
+    page.body = asset.bytes;
+    page.headers = {{"Content-Security-Policy", std::string(kPagePolicy)},
+                    {"X-Content-Type-Options", "nosniff"},
+                    {"Cache-Control", "no-cache"}};
+    answer(exchange, std::move(page));
+    return true;
+  }
+  return false;
+}
+
+// --- ApiServer ------------------------------------------------------------------------------------------------------
+
+ApiServer::ApiServer(ApiServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
+  Impl& impl = *impl_;
+  impl.http = std::make_unique<HttpServer>(
+      impl.options.http, [&impl](const ExchangePtr& exchange) { impl.handle(exchange); },
+      [&impl](const HttpRequest& request, const HttpOutcome& outcome) { impl.observe(request, outcome); });
+}
+
+ApiServer::~ApiServer() {
+  stop(std::chrono::milliseconds(0));
+}
+
+void ApiServer::set_progress(std::string_view part, size_t done, size_t total) {
+  const std::lock_guard lock(impl_->progress_mutex);
+  impl_->loading_part = part;
+  impl_->loading_done = done;
+  impl_->loading_total = total;
+}
+
+void ApiServer::set_service(Service& service) {
+  impl_->service.store(&service, std::memory_order_release);
+}
+
+void ApiServer::stop(std::chrono::milliseconds grace) {
+  impl_->is_draining = true;
+  if (Service* serving = impl_->service.load(std::memory_order_acquire)) serving->drain();
+  impl_->http->stop(grace);
+}
+
+const HttpServer& ApiServer::http() const {
+  return *impl_->http;
+}
+
+}  // namespace tidepool
