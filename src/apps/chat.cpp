@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/cache_flags.h"
 #include "apps/chat_flags.h"
 #include "apps/chat_transcript.h"
 #include "apps/command.h"
@@ -49,6 +50,7 @@ constexpr int kExitInterrupted = 130;
 
 struct ChatCommandFlags {
   EngineFlags engine;
+  CacheFlags cache;
   SamplingFlags sampling;
   ChatFlags chat;
 };
@@ -109,11 +111,11 @@ class AnswerPrinter {
 /// A conversation in the terminal.
 class Chat {
  public:
-  Chat(const LoadedModel& model, const ChatCommandFlags& flags, Stopper& stopper)
+  Chat(const LoadedModel& model, KvCache& cache, const ChatCommandFlags& flags, Stopper& stopper)
       : model_(model),
         flags_(flags),
         stopper_(stopper),
-        conversation_(model),
+        conversation_(model, cache),
         request_(make_chat_request(flags.chat)) {}
 
   void run() {
@@ -206,7 +208,6 @@ class Chat {
 
   void reset() {
     request_.messages.resize(has_system() ? 1 : 0);
-    conversation_.reset();
     say("forgotten\n");
   }
 
@@ -275,7 +276,8 @@ int chat(const ChatCommandFlags& flags) {
   const Interrupts interrupts([&] { stopper.on_interrupt(); });
   const std::unique_ptr<LoadedModel> model = load_model(flags.engine);
   (void)model->tokenizer();  // says what is missing before the first question is typed
-  Chat(*model, flags, stopper).run();
+  const std::unique_ptr<KvCache> cache = open_cache(flags.cache, *model);
+  Chat(*model, *cache, flags, stopper).run();
   return kExitOk;
 }
 
@@ -285,6 +287,7 @@ void add_chat_command(CLI::App& program, Invocation& invocation) {
   CLI::App* command = program.add_subcommand("chat", "a conversation in the terminal");
   const auto flags = std::make_shared<ChatCommandFlags>();
   add_engine_flags(*command, flags->engine);
+  add_cache_flags(*command, flags->cache);
   add_chat_flags(*command, flags->chat);
   add_sampling_flags(*command, flags->sampling);
   command->footer(kExamples);

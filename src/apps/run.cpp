@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/cache_flags.h"
 #include "apps/chat_flags.h"
 #include "apps/command.h"
 #include "apps/engine_flags.h"
@@ -40,6 +41,7 @@ constexpr uint64_t kRequestBytesMax = uint64_t{48} << 20;
 
 struct RunFlags {
   EngineFlags engine;
+  CacheFlags cache;
   SamplingFlags sampling;
   ChatFlags chat;
   std::optional<std::string> prompt;
@@ -168,7 +170,8 @@ int run(const RunFlags& flags) {
   times.load = std::chrono::steady_clock::now() - start;
   std::vector<std::string> missing;
   const TurnRequest turn = make_turn(flags, *model, missing);
-  Conversation conversation(*model);
+  const std::unique_ptr<KvCache> cache = open_cache(flags.cache, *model);
+  Conversation conversation(*model, *cache);
   if (flags.wants_json) {
     const TurnResult result = run_timed(conversation, turn, {}, {}, times);
     Json object = turn_json(*model, turn, result, times);
@@ -190,6 +193,7 @@ void add_run_command(CLI::App& program, Invocation& invocation) {
   CLI::App* command = program.add_subcommand("run", "one prompt in, text out");
   const auto flags = std::make_shared<RunFlags>();
   add_engine_flags(*command, flags->engine);
+  add_cache_flags(*command, flags->cache);
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt; - reads standard input");
   CLI::Option* ids =
       command->add_option("--prompt-ids", flags->prompt_ids, "the prompt as token ids, separated by commas")

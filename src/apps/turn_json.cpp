@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "session/prompt_cache_json.h"
 #include "text/unicode.h"
 
 namespace tidepool {
@@ -90,11 +91,12 @@ Json logprobs_json(const LoadedModel& model, const TurnResult& result) {
   return Json::make_array(std::move(tokens));
 }
 
-Json usage_json(const TurnResult& result) {
+Json usage_json(const LoadedModel& model, const TurnRequest& request, const TurnResult& result) {
   Json usage = Json::make_object();
-  usage.set("prompt_tokens", integer(result.prompt_tokens));
+  usage.set("prompt_tokens", Json::make_integer(result.cache.prompt_tokens));
   usage.set("completion_tokens", integer(result.tokens.size()));
   usage.set("reasoning_tokens", integer(result.reasoning_tokens));
+  usage.set("prompt_cache", prompt_cache_json(result.cache, request.prompt, model));
   return usage;
 }
 
@@ -122,7 +124,7 @@ Json turn_json(const LoadedModel& model, const TurnRequest& request, const TurnR
   object.set("stop_reason", stop_reason(request, result));
   object.set("seed", Json::make_integer(static_cast<int64_t>(request.generation.sampling.seed)));
   if (request.generation.sampling.top_logprobs) object.set("logprobs", logprobs_json(model, result));
-  object.set("usage", usage_json(result));
+  object.set("usage", usage_json(model, request, result));
   object.set("times", times_json(result, times));
   return object;
 }
@@ -133,8 +135,8 @@ double tokens_per_second(const TurnResult& result, const TurnTimes& times) {
 }
 
 std::string turn_summary(const TurnResult& result, const TurnTimes& times) {
-  std::string summary = fmt::format("{} tokens in", result.prompt_tokens);
-  if (result.reused_tokens > 0) summary += fmt::format(" ({} known)", result.reused_tokens);
+  std::string summary = fmt::format("{} tokens in", result.cache.prompt_tokens);
+  if (result.cache.hit_tokens > 0) summary += fmt::format(" ({} known)", result.cache.hit_tokens);
   summary += fmt::format(", {} out", result.tokens.size());
   const double speed = tokens_per_second(result, times);
   if (speed > 0) summary += fmt::format(", {:.3g} tokens/s", speed);

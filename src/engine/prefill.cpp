@@ -12,12 +12,10 @@ namespace tidepool {
 namespace {
 
 /// Decoder rows before the end of a prompt that `replay` asks for.
-int64_t replay_rows(const Model& model, Replay replay, int64_t prompt_end) {
-  const int64_t window = model.config().sliding_window;
-  const auto layers = static_cast<int64_t>(model.layer_table().layers.size() - model.layer_table().decoder_begin);
+int64_t replay_rows(const KvLayout& layout, Replay replay, int64_t prompt_end) {
   switch (replay) {
-    case Replay::kBounded: return window;
-    case Replay::kExact: return window + std::max(layers - 1, int64_t{0}) * (window - 1);
+    case Replay::kBounded: return layout.window;
+    case Replay::kExact: return layout.decoder_halo() + 1;
     case Replay::kFull: return prompt_end;
   }
   return prompt_end;
@@ -33,7 +31,7 @@ Replay parse_replay(std::string_view name) {
 }
 
 int64_t replay_begin(const Model& model, const SequenceState& state, int64_t prompt_end, Replay replay) {
-  return std::max(state.length(), prompt_end - replay_rows(model, replay, prompt_end));
+  return std::max(state.length(), prompt_end - replay_rows(*model.kv_layout(), replay, prompt_end));
 }
 
 bool prefill(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state,

@@ -9,20 +9,6 @@
 namespace tidepool {
 namespace {
 
-/// How many tokens of `prompt` the state can serve; nothing when it would have to go back further than it can. The last
-/// token of a prompt is always read, as the answer begins with its logits.
-std::optional<int64_t> reusable_tokens(const std::optional<SequenceState>& state, std::span<const int32_t> prompt) {
-  if (!state) return std::nullopt;
-  const std::span<const InputToken> tokens = state->tokens();
-  const size_t most = std::min(tokens.size(), prompt.size() - 1);
-  size_t common = 0;
-  while (common < most && tokens[common] == InputToken{prompt[common], false})
-    ++common;
-  const auto length = static_cast<int64_t>(common);
-  if (length == 0 || !state->can_rollback(length)) return std::nullopt;
-  return length;
-}
-
 std::vector<InputToken> to_input(std::span<const int32_t> ids) {
   std::vector<InputToken> tokens;
   tokens.reserve(ids.size());
@@ -33,42 +19,37 @@ std::vector<InputToken> to_input(std::span<const int32_t> ids) {
 
 }  // namespace
 
-void Conversation::reset() {
-  live_.reset();
-  prompt_state_.reset();
-}
-
-/// The state that serves most of the prompt, taken back to where they part: that of the last turn's end (the answer is
-/// part of the new prompt as it was written), of its prompt (the answer is there in another form, without its
-/// reasoning, say), or a new one.
-SequenceState Conversation::take_state(std::span<const int32_t> prompt) {
-  const std::optional<int64_t> from_live = reusable_tokens(live_, prompt);
-  const std::optional<int64_t> from_prompt = reusable_tokens(prompt_state_, prompt);
-  if (!from_live && !from_prompt) return model_.model().new_sequence();
-  const bool takes_live = from_live.value_or(0) >= from_prompt.value_or(0);
-  SequenceState state = takes_live ? std::move(*std::exchange(live_, std::nullopt)) : prompt_state_->fork();
-  state.rollback(takes_live ? *from_live : *from_prompt);
-  return state;
+/// Room for all that the turn may come to.
+KvCache::Reservation Conversation::reserve(const SequenceState& state, const TurnRequest& request,
+                                           int64_t context_max) const {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t answer = std::min(request.generation.max_tokens.value_or(context_max), context_max);
+  std::optional<KvCache::Reservation> room = cache_.reserve(state, std::min(prompt + answer, context_max));
+  if (room) return std::move(*room);
+  throw Error(ErrorCode::kResourceExhausted,
+              "the KV of other requests leaves no room for this one; wait until one is over, or raise --kv-ram");
 }
 
 TurnResult Conversation::run(const TurnRequest& request, const TurnListener& listener, const std::stop_token& stop) {
   if (request.prompt.empty()) throw Error(ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token");
-  // Whatever goes wrong on the way, no half-written state is left behind.
-  SequenceState state = take_state(request.prompt);
-  live_.reset();
+  const std::vector<InputToken> prompt = to_input(request.prompt);
+  KvCache::Query query;
+  query.text.tokens = prompt;
+  query.exact_replay = request.generation.replay != Replay::kBounded;
+  auto [state, report] = cache_.resume(query);
   TurnResult result;
-  result.prompt_tokens = request.prompt.size();
-  result.reused_tokens = static_cast<size_t>(state.length());
+  result.cache = report;
   Generator generator({model_.model(), model_.runtime(), arena_}, state, request.generation);
-  const std::vector<InputToken> fresh =
-      to_input(std::span(request.prompt).subspan(static_cast<size_t>(state.length())));
-  if (generator.read_prompt(fresh, listener.on_prompt, stop)) {
-    prompt_state_ = state.fork();
-    generate(generator, request, listener, stop, result);
-  } else {
+  KvCache::Reservation room = reserve(state, request, generator.context_max());
+  const bool is_read =
+      generator.read_prompt(std::span(prompt).subspan(static_cast<size_t>(state.length())), listener.on_prompt, stop);
+  cache_.snapshot(state, {}, "", &room);
+  if (!is_read) {
     result.finish = FinishReason::kCancelled;
+    return result;
   }
-  live_ = std::move(state);
+  generate(generator, request, listener, stop, result);
+  cache_.snapshot(state, {}, "", &room);
   return result;
 }
 

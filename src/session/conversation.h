@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "engine/generator.h"
+#include "kv/kv_cache.h"
 #include "session/loaded_model.h"
 #include "session/output_reader.h"
 #include "text/chat_request.h"
@@ -37,32 +38,30 @@ struct TurnResult {
   std::optional<size_t> stop_index;  ///< with kStopText: which stop string
   std::vector<SampledToken> tokens;  ///< of the output, a stop token included
   Completion completion;             ///< the output's text; empty for OutputFormat::Kind::kIds
-  size_t prompt_tokens = 0;
-  size_t reused_tokens = 0;     ///< of the prompt, that need not be read again
-  size_t reasoning_tokens = 0;  ///< of the output
+  CacheReport cache;                 ///< what of the prompt was known
+  size_t reasoning_tokens = 0;       ///< of the output
 };
 
-/// A conversation under way: keeps what the model has read, so that a turn whose prompt continues the last one reads
-/// only what is new. One turn at a time; the model must outlive it.
+/// Runs turns one at a time: what the cache knows of a prompt is not read again, and what a turn reads and writes is
+/// kept there. Model and cache must outlive it.
 class Conversation {
  public:
-  explicit Conversation(const LoadedModel& model) : model_(model) {}
+  Conversation(const LoadedModel& model, KvCache& cache) : model_(model), cache_(cache) {}
 
-  /// Throws Error as Generator does; the conversation can go on afterwards.
+  /// Throws Error as Generator does, and Error(kResourceExhausted) naming --kv-ram when prompt and answer do not fit
+  /// there; the conversation can go on afterwards.
   [[nodiscard]] TurnResult run(const TurnRequest& request, const TurnListener& listener = {},
                                const std::stop_token& stop = {});
-  /// Forgets everything.
-  void reset();
 
  private:
-  [[nodiscard]] SequenceState take_state(std::span<const int32_t> prompt);
+  [[nodiscard]] KvCache::Reservation reserve(const SequenceState& state, const TurnRequest& request,
+                                             int64_t context_max) const;
   void generate(Generator& generator, const TurnRequest& request, const TurnListener& listener,
                 const std::stop_token& stop, TurnResult& result);
 
   const LoadedModel& model_;
+  KvCache& cache_;
   Arena arena_;
-  std::optional<SequenceState> live_;          ///< as the last turn left it
-  std::optional<SequenceState> prompt_state_;  ///< as it was behind the last turn's prompt
 };
 
 /// The turn that a chat request asks for. Appends the control tokens that the tokenizer lacks to `missing`.

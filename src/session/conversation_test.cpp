@@ -30,6 +30,19 @@ class ConversationTest : public testing::Test {
 
   static const LoadedModel& model() { return *shared_model; }
 
+  /// A cache with room for everything.
+  static KvCacheOptions roomy() {
+    KvCacheOptions options;
+    options.ram_bytes = size_t{64} << 20;
+    options.snapshot_ram_bytes = size_t{64} << 20;
+    return options;
+  }
+  /// A turn that nothing came before.
+  static TurnResult run_fresh(const TurnRequest& turn) {
+    KvCache cache(model().model().kv_layout(), roomy());
+    return Conversation(model(), cache).run(turn);
+  }
+
   static std::vector<int32_t> golden_ids(const std::string& name) {
     const SafetensorsFile file(std::filesystem::path(TIDEPOOL_GOLDEN_DIR) / "cases/greedy.safetensors");
     const TensorView view = file.tensor(name);
@@ -79,20 +92,23 @@ class ConversationTest : public testing::Test {
 
  private:
   inline static std::unique_ptr<LoadedModel> shared_model;
+
+ protected:
+  KvCache cache_{shared_model->model().kv_layout(), roomy()};
 };
 
 TEST_F(ConversationTest, RunsTheGoldenGreedyAnswer) {
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   const TurnResult result = conversation.run(raw_turn(golden_ids("prompt_ids"), 20));
   EXPECT_EQ(ids_of(result), golden_ids("output_ids"));
   EXPECT_EQ(result.finish, FinishReason::kMaxTokens);
-  EXPECT_EQ(result.prompt_tokens, golden_ids("prompt_ids").size());
-  EXPECT_EQ(result.reused_tokens, 0U);
+  EXPECT_EQ(result.cache.prompt_tokens, std::ssize(golden_ids("prompt_ids")));
+  EXPECT_EQ(result.cache.hit_tokens, 0);
 }
 
 /// Token 371 is a quotation mark and 313 an umlaut: the stop string begins in one and ends in the other.
 TEST_F(ConversationTest, StopStringAcrossTwoTokensIsCutOut) {
-  const std::string whole = Conversation(model()).run(raw_turn(golden_ids("prompt_ids"), 20)).completion.content;
+  const std::string whole = run_fresh(raw_turn(golden_ids("prompt_ids"), 20)).completion.content;
   const std::string stop = "“Ü";
   const size_t at = whole.find(stop);
   ASSERT_NE(at, std::string::npos);
@@ -102,7 +118,7 @@ TEST_F(ConversationTest, StopStringAcrossTwoTokensIsCutOut) {
   std::string streamed;
   TurnListener listener;
   listener.on_event = [&](const CompletionEvent& event) { streamed += event.text; };
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   const TurnResult result = conversation.run(turn, listener);
   EXPECT_EQ(result.completion.content, whole.substr(0, at));
   EXPECT_EQ(streamed, result.completion.content);
@@ -113,56 +129,48 @@ TEST_F(ConversationTest, StopStringAcrossTwoTokensIsCutOut) {
 
 /// Reading only what is new gives what reading everything gives.
 TEST_F(ConversationTest, ContinuedPromptIsNotReadAgain) {
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   const TurnResult first = conversation.run(raw_turn(golden_ids("prompt_ids"), 20));
   std::vector<int32_t> prompt = golden_ids("prompt_ids");
   for (const int32_t id : ids_of(first))
     prompt.push_back(id);
   prompt.insert(prompt.end(), {42, 43, 44});
   const TurnResult second = conversation.run(raw_turn(prompt, 10));
-  EXPECT_EQ(second.reused_tokens, prompt.size() - 4);  // all but the last token of the answer and the new ones
+  EXPECT_EQ(second.cache.hit_tokens, std::ssize(prompt) - 4);  // all but the last token of the answer and the new ones
 
-  Conversation fresh(model());
-  EXPECT_EQ(ids_of(second), ids_of(fresh.run(raw_turn(prompt, 10))));
+  EXPECT_EQ(ids_of(second), ids_of(run_fresh(raw_turn(prompt, 10))));
 }
 
 TEST_F(ConversationTest, SamePromptAgainReadsItsLastToken) {
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   const TurnResult first = conversation.run(raw_turn(golden_ids("prompt_ids"), 20));
   const TurnResult second = conversation.run(raw_turn(golden_ids("prompt_ids"), 20));
-  EXPECT_EQ(second.reused_tokens, golden_ids("prompt_ids").size() - 1);
+  EXPECT_EQ(second.cache.hit_tokens, std::ssize(golden_ids("prompt_ids")) - 1);
   EXPECT_EQ(ids_of(second), ids_of(first));
 }
 
 TEST_F(ConversationTest, OtherPromptBeginsAnew) {
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   (void)conversation.run(raw_turn(golden_ids("prompt_ids"), 20));
-  EXPECT_EQ(conversation.run(raw_turn({5, 6, 7}, 2)).reused_tokens, 0U);
-}
-
-TEST_F(ConversationTest, ResetForgets) {
-  Conversation conversation(model());
-  (void)conversation.run(raw_turn(golden_ids("prompt_ids"), 4));
-  conversation.reset();
-  EXPECT_EQ(conversation.run(raw_turn(golden_ids("prompt_ids"), 4)).reused_tokens, 0U);
+  EXPECT_EQ(conversation.run(raw_turn({5, 6, 7}, 2)).cache.hit_tokens, 0);
 }
 
 /// Reasoning is dropped from earlier turns, so the next prompt parts from the last one at its <think>: the state from
 /// before the answer serves up to there.
 TEST_F(ConversationTest, DroppedReasoningCostsOnlyTheAnswer) {
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   std::vector<std::string> missing;
   ChatRequest request = chat(true, {"Hello there"});
   TurnRequest turn = make_chat_turn(model(), request, missing);
   turn.generation.max_tokens = 20;
   (void)conversation.run(turn);
-  const size_t first_prompt = turn.prompt.size();
+  const int64_t first_prompt = std::ssize(turn.prompt);
 
   request.messages.push_back(assistant("Good day", "They greet"));
   request.messages.push_back(chat(true, {"And now?"}).messages.front());
   turn = make_chat_turn(model(), request, missing);
   turn.generation.max_tokens = 2;
-  EXPECT_EQ(conversation.run(turn).reused_tokens, first_prompt - 1);
+  EXPECT_EQ(conversation.run(turn).cache.hit_tokens, first_prompt - 1);
 }
 
 TEST_F(ConversationTest, ChatBeginsInReasoningOrInTheAnswer) {
@@ -201,12 +209,12 @@ TEST_F(ConversationTest, CancelledPromptCanBeContinued) {
   listener.on_prompt = [&](size_t done, size_t) {
     if (done == 4) source.request_stop();
   };
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   const TurnResult cancelled = conversation.run(turn, listener, source.get_token());
   EXPECT_EQ(cancelled.finish, FinishReason::kCancelled);
   EXPECT_TRUE(cancelled.tokens.empty());
   const TurnResult result = conversation.run(turn);
-  EXPECT_EQ(result.reused_tokens, 4U);
+  EXPECT_EQ(result.cache.hit_tokens, 4);
   EXPECT_EQ(ids_of(result), golden_ids("output_ids"));
 }
 
@@ -214,14 +222,14 @@ TEST_F(ConversationTest, StopRequestEndsTheAnswer) {
   std::stop_source source;
   TurnListener listener;
   listener.on_token = [&](const SampledToken&) { source.request_stop(); };
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   const TurnResult result = conversation.run(raw_turn(golden_ids("prompt_ids"), 20), listener, source.get_token());
   EXPECT_EQ(result.finish, FinishReason::kCancelled);
   EXPECT_EQ(result.tokens.size(), 1U);
 }
 
 TEST_F(ConversationTest, RefusedPromptLeavesTheConversationUsable) {
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   (void)conversation.run(raw_turn(golden_ids("prompt_ids"), 20));
   EXPECT_THROW((void)conversation.run(raw_turn(std::vector<int32_t>(2000, 5), 1)), Error);
   EXPECT_THROW((void)conversation.run(raw_turn({}, 1)), Error);
@@ -231,7 +239,7 @@ TEST_F(ConversationTest, RefusedPromptLeavesTheConversationUsable) {
 TEST_F(ConversationTest, LogprobsComeWithTheTokens) {
   TurnRequest turn = raw_turn(golden_ids("prompt_ids"), 3);
   turn.generation.sampling.top_logprobs = 2;
-  Conversation conversation(model());
+  Conversation conversation(model(), cache_);
   const TurnResult result = conversation.run(turn);
   for (const SampledToken& token : result.tokens) {
     ASSERT_TRUE(token.logprobs);
@@ -257,7 +265,10 @@ TEST(LoadedModel, TextOnlyCheckpointRunsOnIdsWithoutATokenizer) {
   turn.prompt = {1, 2, 3};
   turn.output.kind = OutputFormat::Kind::kIds;
   turn.generation.max_tokens = 2;
-  Conversation conversation(*model);
+  KvCacheOptions room;
+  room.ram_bytes = size_t{64} << 20;
+  KvCache cache(model->model().kv_layout(), room);
+  Conversation conversation(*model, cache);
   const TurnResult result = conversation.run(turn);
   EXPECT_EQ(result.tokens.size(), 2U);
   EXPECT_EQ(result.completion.content, "");
