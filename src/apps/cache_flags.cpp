@@ -70,7 +70,7 @@ void add_cache_flags(CLI::App& command, CacheFlags& flags) {
       ->needs(folder);
 }
 
-std::unique_ptr<KvCache> open_cache(const CacheFlags& flags, const LoadedModel& model) {
+KvCacheOptions cache_options(const CacheFlags& flags, const LoadedModel& model) {
   KvCacheOptions options;
   options.model = model_fingerprint(model.model());
   options.ram_bytes = flags.kv_ram.value_or(default_kv_ram(model));
@@ -86,7 +86,11 @@ std::unique_ptr<KvCache> open_cache(const CacheFlags& flags, const LoadedModel& 
     store.is_read_only = flags.is_read_only;
     options.store = open_disk_store(store);
   }
-  return std::make_unique<KvCache>(model.model().kv_layout(), std::move(options));
+  return options;
+}
+
+std::unique_ptr<KvCache> open_cache(const CacheFlags& flags, const LoadedModel& model) {
+  return std::make_unique<KvCache>(model.model().kv_layout(), cache_options(flags, model));
 }
 
 }  // namespace tidepool

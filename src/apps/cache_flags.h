@@ -26,6 +26,9 @@ struct CacheFlags {
 
 void add_cache_flags(CLI::App& command, CacheFlags& flags);
 
+/// The flags as the cache takes them, with the folder opened if there is one. Throws Error as open_disk_store().
+[[nodiscard]] KvCacheOptions cache_options(const CacheFlags& flags, const LoadedModel& model);
+
 /// The cache, with its folder opened if there is one. Throws Error as open_disk_store().
 [[nodiscard]] std::unique_ptr<KvCache> open_cache(const CacheFlags& flags, const LoadedModel& model);
 

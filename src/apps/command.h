@@ -24,6 +24,7 @@ void add_bench_command(CLI::App& program, Invocation& invocation);
 void add_chat_command(CLI::App& program, Invocation& invocation);
 void add_inspect_command(CLI::App& program, Invocation& invocation);
 void add_run_command(CLI::App& program, Invocation& invocation);
+void add_serve_command(CLI::App& program, Invocation& invocation);
 void add_trace_command(CLI::App& program, Invocation& invocation);
 void add_vectors_command(CLI::App& program, Invocation& invocation);
 

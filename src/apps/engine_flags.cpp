@@ -38,16 +38,19 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                      "longest prompt and answer together; default: what the model was made for");
 }
 
-std::unique_ptr<LoadedModel> load_model(const EngineFlags& flags) {
+std::unique_ptr<LoadedModel> load_model(const EngineFlags& flags, const LoadProgress& progress) {
   LoadOptions options;
   options.folder = flags.model;
   options.threads = flags.threads;
   options.isa = flags.isa;
   options.numerics = flags.numerics == "hp" ? kHpNumerics : kOfficialNumerics;
-  Progress progress;
-  std::unique_ptr<LoadedModel> model = LoadedModel::load(
-      options, [&](std::string_view part, size_t done, size_t total) { progress.update(part, done, total); });
-  progress.finish();
+  Progress bar;
+  std::unique_ptr<LoadedModel> model =
+      LoadedModel::load(options, [&](std::string_view part, size_t done, size_t total) {
+        bar.update(part, done, total);
+        if (progress) progress(part, done, total);
+      });
+  bar.finish();
   return model;
 }
 

@@ -32,8 +32,8 @@ void add_kernel_flags(CLI::App& command, EngineFlags& flags);
 /// Both above and the rest.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 
-/// Loads, with a progress bar on standard error when it takes long.
-[[nodiscard]] std::unique_ptr<LoadedModel> load_model(const EngineFlags& flags);
+/// Loads, with a progress bar on standard error when it takes long. `progress` hears of it too.
+[[nodiscard]] std::unique_ptr<LoadedModel> load_model(const EngineFlags& flags, const LoadProgress& progress = {});
 
 /// Puts the flags that concern generation in place.
 void apply_engine_flags(const EngineFlags& flags, GenerationOptions& options);

@@ -23,6 +23,7 @@ constexpr std::string_view kExamples =
     "  tidepool inspect MODEL                     what a checkpoint holds and what it needs\n"
     "  tidepool run MODEL -p \"Why is the sky blue?\"\n"
     "  tidepool chat MODEL --effort low\n"
+    "  tidepool serve MODEL                       for programs and agents, at http://127.0.0.1:8000\n"
     "\n"
     "MODEL is a folder with config.json, tokenizer.json and the safetensors files, as released.\n"
     "tidepool COMMAND --help says more about each command.";
@@ -68,6 +69,7 @@ int run_command(const std::vector<std::string>& arguments, bool& as_json) {
   Invocation invocation;
   add_run_command(program, invocation);
   add_chat_command(program, invocation);
+  add_serve_command(program, invocation);
   add_inspect_command(program, invocation);
   add_trace_command(program, invocation);
   add_vectors_command(program, invocation);

@@ -42,16 +42,8 @@ int64_t UsageTally::reasoning_tokens() const {
   return tokens;
 }
 
-void write_prompt_cache(JsonWriter& json, const PromptStart& start) {
-  const CacheReport& cache = start.cache;
-  json.begin_object().field("tier", cache_tier_name(cache.tier)).field("hit", cache.hit_tokens);
-  json.field("miss", cache.prompt_tokens - cache.hit_tokens).field("replayed", cache.replayed_tokens);
-  json.field("exact", cache.is_exact).field("end", match_end_name(cache.end));
-  if (cache.first_difference) {
-    json.field("first_difference", *cache.first_difference);
-    json.field("request_text_there", start.text_at_difference);
-  }
-  json.end_object();
+void write_prompt_cache(JsonWriter& json, const UsageTally& tally) {
+  if (tally.first()) json.key("prompt_cache").json(tally.first()->prompt_cache);
 }
 
 void write_openai_usage(JsonWriter& json, const UsageTally& tally) {
@@ -64,7 +56,7 @@ void write_openai_usage(JsonWriter& json, const UsageTally& tally) {
   json.field("reasoning_tokens", tally.reasoning_tokens()).end_object();
   json.field("prompt_cache_hit_tokens", tally.cached_tokens());
   json.field("prompt_cache_miss_tokens", prompt - tally.cached_tokens());
-  if (tally.first()) write_prompt_cache(json.key("prompt_cache"), *tally.first());
+  write_prompt_cache(json, tally);
   json.end_object();
 }
 

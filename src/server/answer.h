@@ -12,6 +12,7 @@
 
 #include "server/api_error.h"
 #include "session/service.h"
+#include "text/json.h"
 
 namespace tidepool {
 
@@ -34,8 +35,7 @@ struct AnswerInfo {
 struct PromptStart {
   size_t prompt = 0;  ///< of the request's prompts
   CacheReport cache;
-  /// The request's own text where a kept context goes on differently; empty unless the report says that one does.
-  std::string text_at_difference;
+  Json prompt_cache;  ///< the report as answers tell it
 };
 
 /// Writes one API's form of an answer, as a stream or as a whole. Every call appends what may be sent now: a whole
@@ -83,8 +83,8 @@ class UsageTally {
 
 /// The OpenAI form of a tally, as a value.
 void write_openai_usage(JsonWriter& json, const UsageTally& tally);
-/// {"tier", "hit", "miss", ...}: where the prompt's beginning came from.
-void write_prompt_cache(JsonWriter& json, const PromptStart& start);
+/// The member "prompt_cache": where the first prompt's beginning came from. Nothing before it is known.
+void write_prompt_cache(JsonWriter& json, const UsageTally& tally);
 
 /// One call of the model, put together.
 struct AnswerCall {

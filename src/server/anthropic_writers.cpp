@@ -37,7 +37,7 @@ void write_usage(JsonWriter& json, const UsageTally& tally, int64_t output_token
   json.begin_object().field("input_tokens", tally.prompt_tokens() - tally.cached_tokens());
   json.field("cache_read_input_tokens", tally.cached_tokens()).field("cache_creation_input_tokens", 0);
   json.field("output_tokens", output_tokens);
-  if (tally.first()) write_prompt_cache(json.key("prompt_cache"), *tally.first());
+  write_prompt_cache(json, tally);
   json.end_object();
 }
 

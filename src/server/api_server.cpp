@@ -537,6 +537,10 @@ void ApiServer::stop(std::chrono::milliseconds grace) {
   impl_->http->stop(grace);
 }
 
+void ApiServer::hurry() {
+  impl_->http->hurry();
+}
+
 const HttpServer& ApiServer::http() const {
   return *impl_->http;
 }

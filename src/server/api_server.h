@@ -46,6 +46,8 @@ class ApiServer {
 
   /// Takes no more requests, and lets those under way end for at most `grace` before they are cut off.
   void stop(std::chrono::milliseconds grace);
+  /// Ends the grace of a stop() under way. Any thread.
+  void hurry();
 
   [[nodiscard]] const HttpServer& http() const;
 

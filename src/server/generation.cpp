@@ -4,11 +4,10 @@
 #include <utility>
 #include <variant>
 
+#include "session/prompt_cache_json.h"
+
 namespace tidepool {
 namespace {
-
-/// How much of a prompt's text is shown where a kept context goes on differently.
-constexpr size_t kDifferenceTokens = 16;
 
 std::string_view metric_finish(const ServiceFinish& finish) {
   switch (finish.reason) {
@@ -173,12 +172,7 @@ void Generation::handle_start(Happening& happening) {
   PromptStart start;
   start.prompt = happening.prompt;
   start.cache = happening.cache;
-  const auto size = static_cast<int64_t>(prompt.prompt_ids.size());
-  if (const std::optional<int64_t> at = happening.cache.first_difference; at && *at >= 0 && *at < size) {
-    const std::span<const int32_t> rest = std::span(prompt.prompt_ids).subspan(static_cast<size_t>(*at));
-    start.text_at_difference =
-        shown_token(parts_.service.detokenize(rest.first(std::min(rest.size(), kDifferenceTokens))));
-  }
+  start.prompt_cache = prompt_cache_json(happening.cache, prompt.prompt_ids, parts_.service.model());
   prompt.prompt_ids = {};
   parts_.call.writer->start(start, out_);
   send();

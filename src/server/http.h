@@ -138,6 +138,8 @@ class HttpServer {
 
   /// Connections close with their answer from now on.
   void drain();
+  /// Ends the grace of a stop() under way. Any thread.
+  void hurry();
   /// Takes no more connections, lets answers under way end for at most `grace`, then cuts off what is left and ends all
   /// threads.
   void stop(std::chrono::milliseconds grace);

@@ -63,6 +63,7 @@ struct Shared {
   std::atomic<size_t> open_connections{0};
   std::atomic<size_t> body_bytes{0};
   std::atomic<bool> is_draining{false};
+  std::atomic<bool> is_hurried{false};
 
   /// Counts bytes of a body; false when there are too many of all connections.
   bool reserve_body(size_t bytes) {
@@ -689,7 +690,7 @@ void HttpServer::Impl::stop(std::chrono::milliseconds grace) {
   };
   while (true) {
     cut_all(false);
-    if (shared->open_exchanges == 0 || Clock::now() >= end) break;
+    if (shared->open_exchanges == 0 || shared->is_hurried || Clock::now() >= end) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   cut_all(true);
@@ -759,6 +760,10 @@ double HttpServer::io_cpu_seconds() const {
 
 void HttpServer::drain() {
   impl_->shared->is_draining = true;
+}
+
+void HttpServer::hurry() {
+  impl_->shared->is_hurried = true;
 }
 
 void HttpServer::stop(std::chrono::milliseconds grace) {

@@ -260,7 +260,7 @@ class ResponseWriter final : public AnswerWriter {
     json.field("output_tokens", output).key("output_tokens_details").begin_object();
     json.field("reasoning_tokens", tally_.reasoning_tokens()).end_object();
     json.field("total_tokens", input + output);
-    if (tally_.first()) write_prompt_cache(json.key("prompt_cache"), *tally_.first());
+    write_prompt_cache(json, tally_);
     json.end_object();
   }
 
