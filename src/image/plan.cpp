@@ -82,7 +82,7 @@ void place_picture(int64_t width, int64_t height, ImagePlan& plan) {
 
 }  // namespace
 
-ImagePlan plan_image(const ImagePlanConfig& config, int64_t width, int64_t height, const std::string& name) {
+ImagePlan plan_image(const ImagePlanConfig& config, int64_t width, int64_t height) {
   TIDEPOOL_CHECK(width >= 1 && height >= 1 && config.patch >= 1 && config.downsample >= 1 && config.tokens_max >= 4,
                  "sizes are positive, and a budget holds one cell");
   int64_t w = width;
@@ -96,12 +96,6 @@ ImagePlan plan_image(const ImagePlanConfig& config, int64_t width, int64_t heigh
   count_cells(config, {ceil_div(w, config.patch) * config.patch, ceil_div(h, config.patch) * config.patch}, plan);
   if (plan.tokens() > config.tokens_max) count_cells(config, shrink_canvas(config, w, h), plan);
   if (plan.canvas_width > 0 && plan.canvas_height > 0) place_picture(width, height, plan);
-  if (plan.scaled_width < 1 || plan.scaled_height < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: the picture is {} x {}, too narrow for anything of it to be left when it is scaled to "
-                            "what the model sees; crop it",
-                            name, width, height));
-  }
   return plan;
 }
 
@@ -111,8 +105,14 @@ int64_t image_patches_max(const ImagePlanConfig& config) {
 
 PreparedImage prepare_image(const ImagePlanConfig& config, const RgbImage& image, const std::string& name) {
   PreparedImage prepared;
-  prepared.plan = plan_image(config, static_cast<int64_t>(image.width), static_cast<int64_t>(image.height), name);
+  prepared.plan = plan_image(config, static_cast<int64_t>(image.width), static_cast<int64_t>(image.height));
   const ImagePlan& plan = prepared.plan;
+  if (plan.scaled_width < 1 || plan.scaled_height < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the picture is {} x {}, too narrow for anything of it to be left when it is scaled to "
+                            "what the model sees; crop it",
+                            name, image.width, image.height));
+  }
   const auto size = [](int64_t value) { return static_cast<size_t>(value); };
   RgbImage scaled = resize_bicubic(image, size(plan.scaled_width), size(plan.scaled_height));
   prepared.canvas = place_on_canvas(scaled, size(plan.canvas_width), size(plan.canvas_height), size(plan.x),

@@ -35,10 +35,8 @@ struct ImagePlan {
   friend bool operator==(const ImagePlan&, const ImagePlan&) = default;
 };
 
-/// Sides are at least 1. Throws Error(kInvalidArgument) beginning with `name` for a picture so narrow that nothing of
-/// it would be left.
-[[nodiscard]] ImagePlan plan_image(const ImagePlanConfig& config, int64_t width, int64_t height,
-                                   const std::string& name);
+/// Sides are at least 1. A picture may be so narrow that a scaled side is 0: nothing of it would be left.
+[[nodiscard]] ImagePlan plan_image(const ImagePlanConfig& config, int64_t width, int64_t height);
 
 /// A bound for plan_image()'s patches: all cells of the budget in full. Nothing is planned larger.
 [[nodiscard]] int64_t image_patches_max(const ImagePlanConfig& config);
@@ -52,7 +50,8 @@ struct PreparedImage {
 /// Changes whenever prepare_image() may give other pixels for the same picture and config; part of an image's digest.
 inline constexpr uint32_t kImagePreparationVersion = 1;
 
-/// Scales the picture into its canvas, centred, with grey 127 around it. Throws as plan_image().
+/// Scales the picture into its canvas, centred, with grey 127 around it. Throws Error(kInvalidArgument), beginning with
+/// `name`, where nothing of it would be left.
 [[nodiscard]] PreparedImage prepare_image(const ImagePlanConfig& config, const RgbImage& image,
                                           const std::string& name);
 

@@ -14,7 +14,7 @@ namespace {
 constexpr ImagePlanConfig kReleased{.patch = 14, .downsample = 3, .tokens_max = 1024, .pixels_min = 295'936};
 
 ImagePlan plan(int64_t width, int64_t height) {
-  return plan_image(kReleased, width, height, "picture");
+  return plan_image(kReleased, width, height);
 }
 
 struct Row {
@@ -113,7 +113,7 @@ ImagePlan slow_plan(const ImagePlanConfig& c, int64_t width, int64_t height) {
 /// arithmetic; in binary64, which counts because the reference computes so, it may fall just short and lose one patch.
 enum class Agreement : uint8_t { kEqual, kEdge, kNone };
 Agreement compare(const ImagePlanConfig& config, int64_t width, int64_t height) {
-  const ImagePlan fast = plan_image(config, width, height, "picture");
+  const ImagePlan fast = plan_image(config, width, height);
   const ImagePlan slow = slow_plan(config, width, height);
   const int64_t lost_columns = slow.patch_columns - fast.patch_columns;
   const int64_t lost_rows = slow.patch_rows - fast.patch_rows;
@@ -188,7 +188,7 @@ TEST(Plan, APictureOfWhichNothingWouldBeLeftIsRefused) {
   // 100,000 x 1 would be 42,882 wide and 0.43 pixels high. Decoded pictures are at most 65,535 a side, which is fine.
   EXPECT_EQ(plan(65'535, 1).scaled_height, 1);
   try {
-    (void)plan(100'000, 1);
+    (void)prepare_image(kReleased, RgbImage(100'000, 1), "picture");
     FAIL() << "nothing was refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);

@@ -45,10 +45,11 @@ void run_sublayer(const Model& model, const Math& math, const ForwardPass& pass,
 void enter_layer(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
   const LayerPlan& plan = model.layer_table().layers[layer];
   if (plan.engram_slot >= 0) {
-    apply_engram({math, *model.engram_hash(), *model.weights().layers[layer].engram,
-                  static_cast<size_t>(plan.engram_slot), layer, static_cast<size_t>(model.config().engram->head_dim),
-                  model.pass_shape().streams, model.pass_shape().hidden, model.norm_eps()},
-                 pass);
+    apply_engram(
+        {math, *model.engram_hash(), *model.weights().layers[layer].engram, static_cast<size_t>(plan.engram_slot),
+         layer, static_cast<size_t>(model.config().engram->head_dim), model.pass_shape().streams,
+         model.pass_shape().hidden, model.norm_eps(), model.options().faults.image},
+        pass);
   }
 }
 

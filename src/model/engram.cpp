@@ -22,11 +22,22 @@ void read_table_row(const EngramWeights& weights, size_t head_dim, int64_t index
   }
 }
 
+void hash_row(const Engram& engram, std::span<const InputToken> tokens, int64_t position, std::span<int64_t> out) {
+  if (engram.image_fault != ImageFault::kHashedImages) return engram.hash.rows(engram.slot, tokens, position, out);
+  // As many tokens as an n-gram reaches back, all of them text.
+  const auto reach = static_cast<int64_t>(engram.hash.multipliers(engram.slot).size());
+  const int64_t begin = std::max(position - reach, int64_t{0});
+  std::vector<InputToken> text(tokens.begin() + begin, tokens.begin() + position + 1);
+  for (InputToken& token : text)
+    token.is_image = false;
+  engram.hash.rows(engram.slot, text, position - begin, out);
+}
+
 void gather_rows(const Engram& engram, const ForwardPass& pass, Span2d<float> out) {
   const size_t columns = engram.hash.columns();
   const Span2d<int64_t> ids(pass.arena->take<int64_t>(pass.rows * columns).data(), pass.rows, columns);
   engram.math.for_rows(pass.rows, [&](size_t row, size_t) {
-    engram.hash.rows(engram.slot, pass.segment(row).state->tokens(), pass.position(row), ids.row(row));
+    hash_row(engram, pass.segment(row).state->tokens(), pass.position(row), ids.row(row));
     for (size_t c = 0; c < columns; ++c) {
       read_table_row(engram.weights, engram.head_dim, ids.row(row)[c],
                      out.row(row).subspan(c * engram.head_dim, engram.head_dim));
@@ -73,7 +84,7 @@ void apply_engram(const Engram& engram, const ForwardPass& pass) {
   const Span2d<float> gates = pass.arena->matrix(pass.rows, engram.streams);
   math.for_rows(pass.rows, [&](size_t row, size_t) {
     const std::span<const float> value = keys_value.row(row).subspan(engram.streams * d, d);
-    const bool is_dead = pass.token(row).is_image;
+    const bool is_dead = pass.token(row).is_image && engram.image_fault != ImageFault::kOpenEngram;
     for (size_t j = 0; j < engram.streams; ++j) {
       const std::span<float> stream = pass.stream.row(row).subspan(j * d, d);
       const float dot = engram_dot(stream, keys_value.row(row).subspan(j * d, d), engram.weights.q_weight + j * d,

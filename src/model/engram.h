@@ -5,6 +5,7 @@
 #include "model/engram_hash.h"
 #include "model/forward_pass.h"
 #include "model/hyper_connection.h"
+#include "model/image_fault.h"
 #include "model/math.h"
 #include "model/weights.h"
 
@@ -22,6 +23,7 @@ struct Engram {
   size_t streams = 0;   ///< residual streams
   size_t hidden = 0;    ///< width of a stream
   float norm_eps = 0;
+  ImageFault image_fault = ImageFault::kNone;
 };
 
 /// The raw gate input of one stream:

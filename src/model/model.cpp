@@ -35,7 +35,7 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> 
   attention_.unscaled_rope_position = options.faults.unscaled_rope_position;
   attention_.draft_fault = options.faults.draft;
   moe_ = {size(c.num_experts_per_tok), c.norm_topk_prob, static_cast<float>(c.routed_scaling_factor),
-          static_cast<float>(c.swiglu_limit)};
+          static_cast<float>(c.swiglu_limit), options.faults.image};
   if (options.has_drafts && c.dspark) draft_head_ = make_draft_head(*checkpoint_, table_, options.faults.draft);
   for (const int64_t layer : c.dspark ? c.dspark->target_layer_ids : std::vector<int64_t>{})
     taps_.push_back(size(layer) - (options.faults.draft == DraftFault::kEarlyTaps ? 1 : 0));

@@ -39,7 +39,8 @@ ExpertRows route(const Math& math, const MoeConfig& config, const MoeWeights& we
   std::vector<float> chosen_weights(config.experts_per_token);
   for (size_t row = 0; row < pass.rows; ++row) {
     router_scores(scores.row(row));
-    const bool is_image = weights.bias_vl != nullptr && pass.token(row).is_image;
+    const bool is_image =
+        weights.bias_vl != nullptr && pass.token(row).is_image && config.image_fault != ImageFault::kTextRouting;
     const float margin =
         route_row(config, scores.row(row), is_image ? weights.bias_vl : weights.bias, chosen, chosen_weights);
     for (size_t i = 0; i < chosen.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "model/forward_pass.h"
+#include "model/image_fault.h"
 #include "model/math.h"
 #include "model/weights.h"
 
@@ -15,6 +16,7 @@ struct MoeConfig {
   bool norm_topk_prob = true;       ///< weights of the chosen experts add up to 1 before scaling
   float routed_scaling_factor = 1;  ///< of the weights
   float swiglu_limit = 0;           ///< clamp of gate and up; 0 for none
+  ImageFault image_fault = ImageFault::kNone;
 };
 
 /// Chooses experts for one row: the highest score + bias (ties to the lower number), weights from the unbiased scores,

@@ -112,6 +112,7 @@ ModelWeights bind_weights(const Checkpoint& checkpoint, const LayerTable& table)
   weights.embed = checkpoint.matrix("embed");
   weights.norm = bf16_vector(checkpoint, "norm.weight");
   weights.head = checkpoint.matrix("head");
+  if (checkpoint.config().vision) weights.vision = bind_vision_weights(checkpoint);
   const auto experts = static_cast<size_t>(checkpoint.config().n_routed_experts);
   for (const LayerPlan& plan : table.layers)
     weights.layers.push_back(bind_layer(checkpoint, fmt::format("layers.{}.", plan.index), plan, experts));

@@ -9,6 +9,7 @@
 #include "formats/bf16.h"
 #include "formats/checkpoint.h"
 #include "model/layer_table.h"
+#include "model/vision_weights.h"
 
 namespace tidepool {
 
@@ -96,6 +97,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   const Bf16* norm = nullptr;
   MatrixView head;
+  std::optional<VisionWeights> vision;  ///< where the checkpoint can see
 };
 
 /// Finds every tensor of the backbone. `checkpoint` must outlive the result.
