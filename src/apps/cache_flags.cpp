@@ -2,27 +2,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 #include <string>
 #include <utility>
 
 #include "apps/machine.h"
+#include "apps/size_flags.h"
 #include "kv/disk_store.h"
 #include "model/fingerprint.h"
 
 namespace tidepool {
 namespace {
-
-/// A number with a unit of size: "8GiB", "512 MB" (1024 each), "4096".
-CLI::AsSizeValue size_value() {
-  return CLI::AsSizeValue(false);
-}
-
-/// A number of seconds, or with a unit: "90", "10m", "72h", "3d".
-CLI::AsNumberWithUnit seconds_value() {
-  return CLI::AsNumberWithUnit(std::map<std::string, uint64_t>{{"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86'400}},
-                               CLI::AsNumberWithUnit::CASE_INSENSITIVE, "TIME");
-}
 
 /// A quarter of the memory, and never less than a context of a million tokens takes.
 uint64_t default_kv_ram(const LoadedModel& model) {

@@ -21,6 +21,7 @@ struct Invocation {
 
 /// Each adds one command to the program; when the command line names it, the command fills in `invocation`.
 void add_bench_command(CLI::App& program, Invocation& invocation);
+void add_cache_command(CLI::App& program, Invocation& invocation);
 void add_chat_command(CLI::App& program, Invocation& invocation);
 void add_inspect_command(CLI::App& program, Invocation& invocation);
 void add_run_command(CLI::App& program, Invocation& invocation);

@@ -73,6 +73,7 @@ int run_command(const std::vector<std::string>& arguments, bool& as_json) {
   add_inspect_command(program, invocation);
   add_trace_command(program, invocation);
   add_vectors_command(program, invocation);
+  add_cache_command(program, invocation);
   add_bench_command(program, invocation);
   if (const std::optional<int> status = parse(program, arguments, as_json)) return *status;
   as_json = invocation.wants_json;

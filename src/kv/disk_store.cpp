@@ -7,15 +7,14 @@
 #include <functional>
 #include <numeric>
 #include <tuple>
-#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "kv/store_family.h"
+#include "kv/store_load.h"
 #include "kv/store_lock.h"
 #include "kv/store_reader.h"
-#include "kv/store_uses.h"
 #include "kv/store_writer.h"
 
 namespace tidepool {
@@ -54,10 +53,7 @@ class DiskStore final : public BlockStore {
 
  private:
   [[nodiscard]] int64_t now() const { return now_(); }
-  /// Returns whether the file of uses is to be rewritten.
-  bool load();
   [[nodiscard]] store::ReaderOptions reader_options(const FamilyLog& family) const;
-  [[nodiscard]] std::vector<BlockKey> superseded_snapshots() const;
   /// One round of read(): fills what can be read of `wanted` (indices), and returns those whose file has gone.
   [[nodiscard]] std::vector<size_t> read_round(std::span<const BlockKey> keys, const std::vector<size_t>& wanted,
                                                std::vector<ReadResult>& results);
@@ -88,12 +84,12 @@ DiskStore::DiskStore(const DiskStoreOptions& options)
                   .capacity_bytes = options.snapshot_capacity_bytes,
                   .ttl = options.ttl,
                   .is_read_only = options.is_read_only,
-                  .evict_first = [this] { return superseded_snapshots(); }}) {
+                  .evict_first = [this] { return superseded_snapshots(blocks_, snapshots_); }}) {
   if (!options.is_read_only) {
     store::make_private_folder(options.folder);
     lock_ = std::make_unique<store::FolderLock>(options.folder);
   }
-  const bool rewrites_uses = load();
+  const store::LoadOutcome loaded = load_families(files_, options.folder, blocks_, snapshots_, now());
   if (options.is_read_only) return;
   writer_ = std::make_unique<store::StoreWriter>(store::WriterOptions{.files = files_,
                                                                       .folder = options.folder,
@@ -103,39 +99,7 @@ DiskStore::DiskStore(const DiskStoreOptions& options)
                                                                       .queue_bytes = options.queue_bytes,
                                                                       .compresses = options.compresses,
                                                                       .now = now_,
-                                                                      .rewrites_uses = rewrites_uses});
-}
-
-bool DiskStore::load() {
-  try {
-    blocks_.load();
-    snapshots_.load();
-  } catch (const std::filesystem::filesystem_error& error) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("{}: the KV store cannot be read: {}", options_.folder.string(), error.code().message()));
-  }
-  store::UsesRead read;
-  try {
-    read = store::read_uses(files_, options_.folder);
-  } catch (const Error& error) {
-    log_warning("KV store: {}; contexts count as used when they were written", error.what());
-  }
-  if (read.damaged > 0) {
-    log_warning("KV store: {} of {} records of {} are damaged: those contexts count as used when they were written",
-                read.damaged, read.damaged + read.uses.size(), (options_.folder / store::kUsesName).string());
-  }
-  size_t newer = 0;
-  for (FamilyLog* family : {&blocks_, &snapshots_}) {
-    family->change_index([&](StoreIndex& index) {
-      for (const store::Use& use : read.uses)
-        index.restore_use(use);
-      newer += index.settle_uses(now());
-    });
-  }
-  if (newer > 0) {
-    log_warning("KV store: {} records are from the future: a clock was set; they count as used now", newer);
-  }
-  return newer > 0 || read.damaged > 0;
+                                                                      .rewrites_uses = loaded.needs_rewrite});
 }
 
 std::optional<BlockStore::BlockInfo> DiskStore::find(const BlockKey& key) const {
@@ -290,37 +254,6 @@ bool DiskStore::write_snapshot(StoredSnapshot snapshot) {
   return is_there || writer_->write(std::move(snapshot));
 }
 
-std::vector<BlockKey> DiskStore::superseded_snapshots() const {
-  struct Candidate {
-    BlockKey key;
-    BlockKey parent;
-    int64_t length;
-  };
-  std::vector<Candidate> all = snapshots_.with_index([](const StoreIndex& index) {
-    std::vector<Candidate> candidates;
-    for (const IndexEntry* entry : index.entries())
-      candidates.push_back({entry->key, entry->parent, entry->index});
-    return candidates;
-  });
-  std::ranges::sort(all, std::greater<>{}, &Candidate::length);
-  // Longest first: whatever lies on the way from a longer one to the root belongs to an older state of a session.
-  return blocks_.with_index([&](const StoreIndex& index) {
-    std::unordered_set<BlockKey, store::KeyHash> on_the_way;
-    std::vector<BlockKey> result;
-    for (const Candidate& candidate : all) {
-      if (on_the_way.contains(candidate.parent)) result.push_back(candidate.key);
-      BlockKey at = candidate.parent;
-      while (on_the_way.insert(at).second) {
-        const IndexEntry* entry = index.lookup(at);
-        if (entry == nullptr) break;
-        at = entry->parent;
-      }
-    }
-    std::ranges::reverse(result);
-    return result;
-  });
-}
-
 void DiskStore::flush() {
   if (writer_) writer_->flush();
 }
@@ -343,7 +276,7 @@ BlockStore::Stats DiskStore::stats() const {
 
 }  // namespace
 
-std::unique_ptr<BlockStore> open_disk_store(const DiskStoreOptions& options) {
+void check_store_options(const DiskStoreOptions& options) {
   for (const auto& [bytes, name] : {std::pair{options.capacity_bytes, "--kv-disk"},
                                     std::pair{options.snapshot_capacity_bytes, "--snapshot-disk"}}) {
     if (bytes < kStoreCapacityMin) {
@@ -352,6 +285,10 @@ std::unique_ptr<BlockStore> open_disk_store(const DiskStoreOptions& options) {
     }
   }
   if (options.ttl.count() <= 0) throw Error(ErrorCode::kInvalidArgument, "--kv-ttl must be positive");
+}
+
+std::unique_ptr<BlockStore> open_disk_store(const DiskStoreOptions& options) {
+  check_store_options(options);
   return std::make_unique<DiskStore>(options);
 }
 

@@ -28,6 +28,9 @@ struct DiskStoreOptions {
 /// Least --kv-disk and --snapshot-disk.
 inline constexpr uint64_t kStoreCapacityMin = uint64_t{8} << 20;
 
+/// Throws Error(kInvalidArgument) for limits that cannot work.
+void check_store_options(const DiskStoreOptions& options);
+
 /// A store in append-only segment files, owned by one process at a time. What is damaged is absent; the rest of the
 /// folder is used. Throws Error: kResourceExhausted when another process owns the folder (the message names it),
 /// kInvalidArgument for limits that cannot work, kIo when the folder can be neither made nor read.

@@ -8,8 +8,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "base/error.h"
 
@@ -30,6 +32,17 @@ std::string owner_of(int descriptor) {
   return id.empty() ? "another process" : "process " + id;
 }
 
+/// Somebody who only looks whether there is an owner holds the lock for a moment.
+bool try_lock(int descriptor) {
+  constexpr int kTries = 5;
+  for (int i = 0; i < kTries; ++i) {
+    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK) return false;
+  }
+  return false;
+}
+
 }  // namespace
 
 FolderLock::FolderLock(const std::filesystem::path& folder) {
@@ -39,7 +52,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder) {
     throw Error(ErrorCode::kIo, fmt::format("{}: cannot be opened: {}; --kv-read-only uses a folder without writing",
                                             path.string(), reason(errno)));
   }
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+  if (!try_lock(descriptor_)) {
     const int error = errno;
     const std::string owner = owner_of(descriptor_);
     ::close(descriptor_);
@@ -58,6 +71,15 @@ FolderLock::FolderLock(const std::filesystem::path& folder) {
 
 FolderLock::~FolderLock() {
   ::close(descriptor_);
+}
+
+std::optional<std::string> folder_owner(const std::filesystem::path& folder) {
+  const int descriptor = ::open((folder / "LOCK").c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return std::nullopt;
+  std::optional<std::string> owner;
+  if (::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) owner = owner_of(descriptor);
+  ::close(descriptor);
+  return owner;
 }
 
 void make_private_folder(const std::filesystem::path& folder) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <string>
 
 namespace tidepool::store {
 
@@ -16,6 +18,9 @@ class FolderLock {
  private:
   int descriptor_ = -1;
 };
+
+/// "process 123" when a process owns the folder.
+[[nodiscard]] std::optional<std::string> folder_owner(const std::filesystem::path& folder);
 
 /// Makes the folder and those above it that are not there, itself open to its owner only (0700). Throws Error(kIo).
 void make_private_folder(const std::filesystem::path& folder);

@@ -185,9 +185,9 @@ SegmentContents scan_segment(const File& file, Family family) {
   const HeaderState state = check_file_header(header, family);
   contents.has_header = state == HeaderState::kWhole;
   contents.is_foreign = state == HeaderState::kForeign;
-  if (contents.is_foreign || read_list(file, family, contents)) return contents;
-  read_headers(file, family, contents);
+  if (contents.is_foreign) return contents;
   if (!contents.has_header) contents.damaged.push_back({0, kSegmentHeaderBytes});
+  if (!read_list(file, family, contents)) read_headers(file, family, contents);
   return contents;
 }
 
