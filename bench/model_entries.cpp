@@ -16,15 +16,14 @@
 
 namespace tidepool::bench {
 
-namespace {
-
-/// Where to put the cut model: memory-backed if there is room, so that its weights are in RAM and no disk is worn.
 std::filesystem::path storage_root() {
   constexpr uint64_t kNeeded = uint64_t{8} << 30;
   struct statvfs space {};
   const bool has_room = ::statvfs("/dev/shm", &space) == 0 && uint64_t{space.f_bavail} * space.f_frsize > kNeeded;
   return has_room ? "/dev/shm" : std::filesystem::temp_directory_path();
 }
+
+namespace {
 
 /// The cut model, written and opened.
 struct CutModelOnDisk {

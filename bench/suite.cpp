@@ -105,7 +105,8 @@ Machine measure_machine(ThreadPool& pool, const kernels::KernelTable& table, std
   return machine;
 }
 
-std::vector<Entry> all_entries() {
+std::vector<Entry> entries_of(const SuiteOptions& options) {
+  if (options.suite == "kv") return kv_entries(options.storage);
   std::vector<Entry> entries = kernel_entries();
   for (Entry& entry : model_entries())
     entries.push_back(std::move(entry));
@@ -191,19 +192,19 @@ Result against_both(const Workbench& bench, const Work& work) {
   return result;
 }
 
-std::vector<std::string> suite_names() {
+std::vector<std::string> suite_names(const SuiteOptions& options) {
   std::vector<std::string> names;
-  for (const Entry& entry : all_entries())
+  for (const Entry& entry : entries_of(options))
     names.push_back(entry.name);
   return names;
 }
 
 SuiteResult run_suite(const SuiteOptions& options) {
-  const std::vector<Entry> entries = all_entries();
+  const std::vector<Entry> entries = entries_of(options);
   const auto is_wanted = [&](const Entry& entry) { return options.only.empty() || options.only == entry.name; };
   if (std::ranges::none_of(entries, is_wanted)) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("no benchmark is called \"{}\"; there are: {}", options.only,
-                                                         fmt::join(suite_names(), ", ")));
+                                                         fmt::join(suite_names(options), ", ")));
   }
   ThreadPool pool(options.threads);
   const kernels::KernelTable& table = kernels::select_kernels(options.isa);

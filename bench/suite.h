@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -52,7 +53,9 @@ struct Machine {
 };
 
 struct SuiteOptions {
-  size_t threads = 0;  ///< 0: one per physical core
+  std::string suite = "kernels";  ///< or "kv"
+  std::filesystem::path storage;  ///< of the suite "kv": where its folders are made and removed again
+  size_t threads = 0;             ///< 0: one per physical core
   std::string isa = "auto";
   std::string only;  ///< run this result only; empty: all
   /// Called before each measurement with its name.
@@ -65,7 +68,7 @@ struct SuiteResult {
 };
 
 /// Names that `only` knows, in the order they run.
-[[nodiscard]] std::vector<std::string> suite_names();
+[[nodiscard]] std::vector<std::string> suite_names(const SuiteOptions& options);
 
 /// Runs the suite. Needs about 9 GB of memory. Throws Error (kUnsupported, kInvalidArgument for an unknown name, kIo).
 [[nodiscard]] SuiteResult run_suite(const SuiteOptions& options);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 
 #include "bench/measure.h"
@@ -30,6 +31,11 @@ struct Entry {
 [[nodiscard]] std::vector<Entry> kernel_entries();
 /// Whole layers and steps of a model cut to four layers; it is written when the first of them runs.
 [[nodiscard]] std::vector<Entry> model_entries();
+
+/// Where to put a cut model: memory-backed if there is room, so that its weights are in RAM and no disk is worn.
+[[nodiscard]] std::filesystem::path storage_root();
+/// The KV cache and its store, in folders below `storage`.
+[[nodiscard]] std::vector<Entry> kv_entries(const std::filesystem::path& storage);
 
 /// How often a figure is measured, and what one call of `work` does. A call before the first is not counted.
 struct Work {

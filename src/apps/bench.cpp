@@ -10,6 +10,7 @@
 #include "apps/output.h"
 #include "base/file.h"
 #include "bench/suite.h"
+#include "kv/disk_store.h"
 
 namespace tidepool {
 namespace {
@@ -20,6 +21,7 @@ constexpr const char* kExamples =
     "  tidepool bench kernels --only decode_step_cut4\n"
     "  tidepool bench kernels --isa all --json\n"
     "  tidepool bench kernels --plot shares.svg\n"
+    "  tidepool bench kv --kv-dir /mnt/fast\n"
     "\n"
     "Each figure stands beside the limit of this machine that bounds it, measured by turns with it (docs/bench.md).\n"
     "The whole suite takes minutes and 9 GB of memory.";
@@ -29,6 +31,7 @@ struct BenchFlags {
   EngineFlags engine;
   std::string only;
   std::string plot;
+  std::string kv_dir;
   bool wants_json = false;
 };
 
@@ -49,6 +52,9 @@ bench::SuiteResult measure(const BenchFlags& flags, const std::string& isa) {
   options.threads = flags.engine.threads;
   options.isa = isa;
   options.only = flags.only;
+  options.suite = flags.suite;
+  if (flags.suite == "kv") options.storage = flags.kv_dir;
+  if (flags.suite == "kv" && flags.kv_dir.empty()) options.storage = default_store_folder().parent_path();
   options.on_start = [&](std::string_view name) {
     if (progress.is_terminal()) progress.write(fmt::format("measuring {} ...\n", name));
   };
@@ -75,9 +81,10 @@ void add_bench_command(CLI::App& program, Invocation& invocation) {
   CLI::App* command = program.add_subcommand("bench", "measure this machine and how near its limits the kernels come");
   const auto flags = std::make_shared<BenchFlags>();
   command->add_option("suite", flags->suite, "what to measure")
-      ->check(CLI::IsMember({"kernels"}))
+      ->check(CLI::IsMember({"kernels", "kv"}))
       ->capture_default_str();
   command->add_option("--only", flags->only, "one result, by its name");
+  command->add_option("--kv-dir", flags->kv_dir, "where `bench kv` makes its folder, and removes it; the cache folder");
   command->add_option("--plot", flags->plot, "also draw the shares, as SVG, into this file");
   command->add_option("--isa", flags->engine.isa, "kernels to use: auto, a name, or all, one after the other")
       ->capture_default_str();
