@@ -65,9 +65,9 @@ function CacheRows({ usage, cache }) {
       <Row name="Known" value={usage ? `${count.format(hit)} tokens` : '–'} />
       <Row name="Read" value={usage ? `${count.format(usage.prompt_tokens - hit)} tokens` : '–'} />
       <Row name="Found as" value={cache ? (tiers[cache.tier] ?? cache.tier) : '–'} />
-      <Row name="Match ended" value={cache ? (ends[cache.match_end] ?? cache.match_end) : '–'} />
+      <Row name="Match ended" value={cache ? (ends[cache.end] ?? cache.end) : '–'} />
       {cache?.first_difference != null && <Row name="First difference" value={`token ${count.format(cache.first_difference)}`} />}
-      {cache?.first_difference_text && <Row name="Your text there" value={<q>{cache.first_difference_text}</q>} />}
+      {cache?.request_text_there && <Row name="Your text there" value={<q>{cache.request_text_there}</q>} />}
     </>
   );
 }
