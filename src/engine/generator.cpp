@@ -27,12 +27,13 @@ void Generator::check_prompt(std::span<const InputToken> prompt) const {
   }
 }
 
-bool Generator::read_prompt(std::span<const InputToken> prompt, const Progress& progress, const std::stop_token& stop) {
+bool Generator::read_prompt(std::span<const InputToken> prompt, const Progress& progress, const std::stop_token& stop,
+                            ImageRowSource* images) {
   TIDEPOOL_CHECK(!prompt.empty() && !last_token_ && logits_.empty(), "a prompt is read once and has a token");
   check_prompt(prompt);
   if (stop.stop_requested()) return false;
   continuation_.add_prompt(prompt);
-  const PrefillOptions how{.replay = continuation_.options().replay, .chunk = continuation_.options().chunk};
+  const PrefillOptions how{.replay = continuation_.options().replay, .chunk = continuation_.options().chunk, .images = images};
   return prefill(engine_.model, engine_.runtime, engine_.arena, state_, prompt, how,
                  [&](int64_t, Span2d<const float> logits, size_t tokens_done) {
                    if (logits.rows > 0) {

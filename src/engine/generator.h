@@ -33,8 +33,9 @@ class Generator {
   /// Reads the prompt (at least one token, each in the vocabulary). Call once, first. Returns false when `stop` was
   /// requested: the sequence then holds a part of the prompt. Throws Error(kInvalidArgument) naming both lengths,
   /// before any work, when no token of output would fit behind the prompt.
+  /// `images` has the embeddings of its image positions; null where there are none.
   [[nodiscard]] bool read_prompt(std::span<const InputToken> prompt, const Progress& progress = {},
-                                 const std::stop_token& stop = {});
+                                 const std::stop_token& stop = {}, ImageRowSource* images = nullptr);
 
   /// The next token of the output; not to be called after a step that finished. A request to stop is seen before the
   /// step, so it takes at most one. Throws Error(kNumeric) with the position when the model's logits are unusable.

@@ -48,6 +48,7 @@ bool prefill(const Model& model, const Runtime& runtime, Arena& arena, SequenceS
     ForwardRequest request{&state, tokens.subspan(done, count), decoder_from, 0};
     if (options.logits == PrefillOptions::Logits::kAll) request.logits_rows = static_cast<size_t>(decoder_rows);
     if (options.logits == PrefillOptions::Logits::kLast && chunk_end == end) request.logits_rows = 1;
+    if (options.images != nullptr) request.images = options.images->rows(state.length(), chunk_end);
     const Span2d<const float> logits = forward(model, runtime, arena, {&request, 1}, options.probe);
     done += count;
     if (!progress(chunk_end - static_cast<int64_t>(request.logits_rows), logits, done)) return done == tokens.size();

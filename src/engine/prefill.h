@@ -30,6 +30,8 @@ struct PrefillOptions {
   /// Logits wanted: of the last position only, or of every position the decoder sees.
   enum class Logits : uint8_t { kLast, kAll } logits = Logits::kLast;
   Probe* probe = nullptr;
+  /// Embeddings of image positions; borrowed. May be null where there are none.
+  ImageRowSource* images = nullptr;
 };
 
 /// Called after each chunk with the first position of `logits` (rows for consecutive positions; none when the chunk

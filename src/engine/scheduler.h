@@ -23,6 +23,8 @@ namespace tidepool {
 struct SequenceRequest {
   std::vector<InputToken> prompt;
   std::vector<ImageSpan> images;  ///< of the prompt
+  /// Embeddings of the prompt's image positions, asked for on the scheduler's thread; null where there are none.
+  std::shared_ptr<ImageRowSource> image_rows;
   /// `context_max`, `replay` and `chunk` are the scheduler's to set; `constraint` is not looked at. Choice i draws with
   /// seed + i.
   GenerationOptions generation;

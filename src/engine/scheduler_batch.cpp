@@ -76,6 +76,8 @@ Span2d<const float> Loop::run_rows(const std::vector<Row>& rows) {
       const auto begin = static_cast<size_t>(choice.state->length());
       request.tokens = std::span(row.job->request.prompt).subspan(begin, static_cast<size_t>(row.tokens));
       request.decoder_from = row.job->decoder_from;
+      if (ImageRowSource* images = row.job->request.image_rows.get())
+        request.images = images->rows(choice.state->length(), choice.state->length() + row.tokens);
       request.logits_rows = choice.state->length() + row.tokens == row.job->prompt_length() ? 1 : 0;
     } else {
       last_tokens.push_back({*std::exchange(choice.last_token, std::nullopt), false});

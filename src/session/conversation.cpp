@@ -7,17 +7,7 @@
 #include "session/prompt_ids.h"
 
 namespace tidepool {
-namespace {
-
-std::vector<InputToken> to_input(std::span<const int32_t> ids) {
-  std::vector<InputToken> tokens;
-  tokens.reserve(ids.size());
-  for (const int32_t id : ids)
-    tokens.push_back({id, false});
-  return tokens;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 /// Room for all that the turn may come to.
 KvCache::Reservation Conversation::reserve(const SequenceState& state, const TurnRequest& request,
@@ -32,24 +22,26 @@ KvCache::Reservation Conversation::reserve(const SequenceState& state, const Tur
 
 TurnResult Conversation::run(const TurnRequest& request, const TurnListener& listener, const std::stop_token& stop) {
   if (request.prompt.empty()) throw Error(ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token");
-  const std::vector<InputToken> prompt = to_input(request.prompt);
+  const std::vector<ImageSpan>& images = request.images.spans;
+  const std::vector<InputToken> prompt = input_tokens(request.prompt, images);
   KvCache::Query query;
-  query.text.tokens = prompt;
+  query.text = {prompt, images};
   query.exact_replay = request.generation.replay != Replay::kBounded;
   auto [state, report] = cache_.resume(query);
   TurnResult result;
   result.cache = report;
   Generator generator({model_.model(), model_.runtime(), arena_}, state, request.generation);
   KvCache::Reservation room = reserve(state, request, generator.context_max());
-  const bool is_read =
-      generator.read_prompt(std::span(prompt).subspan(static_cast<size_t>(state.length())), listener.on_prompt, stop);
-  cache_.snapshot(state, {}, "", &room);
+  PromptImageRows image_rows(features_, request.images);
+  const bool is_read = generator.read_prompt(std::span(prompt).subspan(static_cast<size_t>(state.length())),
+                                             listener.on_prompt, stop, &image_rows);
+  cache_.snapshot(state, images, "", &room);
   if (!is_read) {
     result.finish = FinishReason::kCancelled;
     return result;
   }
   generate(generator, request, listener, stop, result);
-  cache_.snapshot(state, {}, "", &room);
+  cache_.snapshot(state, images, "", &room);
   return result;
 }
 
@@ -78,12 +70,17 @@ void Conversation::generate(Generator& generator, const TurnRequest& request, co
   result.finish = result.stop_index ? FinishReason::kStopText : *finish;
 }
 
-TurnRequest make_chat_turn(const LoadedModel& model, const ChatRequest& request, std::vector<std::string>& missing) {
+TurnRequest make_chat_turn(const LoadedModel& model, ChatRequest request, std::vector<std::string>& missing) {
+  check_chat_request(request);  // before pictures are decoded for nothing
+  const std::vector<RequestImagePtr> pictures = take_images(model, request);
   const PreparedChat chat = encode_chat_request(request);
-  PromptIds prompt = encode_prompt(model.tokenizer(), chat.prompt);
+  const PromptIds prompt = encode_prompt(model.tokenizer(), chat.prompt, model.config().image_token_id);
   missing.insert(missing.end(), prompt.missing_control_tokens.begin(), prompt.missing_control_tokens.end());
+  ImagePromptBuilder builder(images_of_prompt(chat.prompt, pictures));
+  builder.add(prompt);
   TurnRequest turn;
-  turn.prompt = std::move(prompt.ids);
+  turn.prompt = builder.take_ids();
+  turn.images = builder.take_images();
   turn.output.kind = OutputFormat::Kind::kChat;
   turn.output.start = chat.output_starts_in;
   turn.output.has_tools = chat.has_tools;

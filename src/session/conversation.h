@@ -12,6 +12,8 @@
 #include "base/arena.h"
 #include "engine/generator.h"
 #include "kv/kv_cache.h"
+#include "session/image_features.h"
+#include "session/image_prompt.h"
 #include "session/loaded_model.h"
 #include "session/output_reader.h"
 #include "text/chat_request.h"
@@ -21,6 +23,7 @@ namespace tidepool {
 /// One turn: a whole prompt (not just what is new in it) and how to answer it.
 struct TurnRequest {
   std::vector<int32_t> prompt;
+  PromptImages images;  ///< of the prompt
   OutputFormat output;
   GenerationOptions generation;
 };
@@ -46,7 +49,8 @@ struct TurnResult {
 /// kept there. Model and cache must outlive it.
 class Conversation {
  public:
-  Conversation(const LoadedModel& model, KvCache& cache) : model_(model), cache_(cache) {}
+  Conversation(const LoadedModel& model, KvCache& cache)
+      : model_(model), cache_(cache), features_(std::make_shared<ImageFeatureCache>(model.model(), model.runtime())) {}
 
   /// Throws Error as Generator does, and Error(kResourceExhausted) naming --kv-ram when prompt and answer do not fit
   /// there; the conversation can go on afterwards.
@@ -61,11 +65,12 @@ class Conversation {
 
   const LoadedModel& model_;
   KvCache& cache_;
+  std::shared_ptr<ImageFeatureCache> features_;
   Arena arena_;
 };
 
 /// The turn that a chat request asks for. Appends the control tokens that the tokenizer lacks to `missing`.
-[[nodiscard]] TurnRequest make_chat_turn(const LoadedModel& model, const ChatRequest& request,
+[[nodiscard]] TurnRequest make_chat_turn(const LoadedModel& model, ChatRequest request,
                                          std::vector<std::string>& missing);
 
 }  // namespace tidepool

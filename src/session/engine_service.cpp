@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "session/engine_service_output.h"
 #include "session/engine_service_prompt.h"
+#include "session/image_features.h"
 #include "session/kept_turns.h"
 #include "session/script.h"
 #include "session/stop_finder.h"
@@ -101,7 +102,9 @@ Busy busy(const Refusal& refusal) {
 class EngineService final : public Service {
  public:
   EngineService(std::shared_ptr<const LoadedModel> model, EngineServiceOptions options)
-      : model_(std::move(model)), kept_(options.kept_turn_bytes) {
+      : model_(std::move(model)),
+        kept_(options.kept_turn_bytes),
+        features_(std::make_shared<ImageFeatureCache>(model_->model(), model_->runtime())) {
     if (!options.script.empty()) {
       script_ = Script::load(options.script, model_->tokenizer(), static_cast<int32_t>(model_->config().eos_token_id));
     }
@@ -122,11 +125,12 @@ class EngineService final : public Service {
     if (length >= max_model_len())
       throw Error(ErrorCode::kResourceExhausted, no_room_message(model_->config(), length, max_model_len()));
     require_memory(request, length);
-    return {std::move(request), std::move(prompt.ids), prompt.output_start, prompt.has_tools};
+    return {std::move(request), std::move(prompt.ids), std::move(prompt.images), prompt.output_start, prompt.has_tools};
   }
 
   [[nodiscard]] std::vector<int32_t> encode(const ServiceRequest& request) const override {
-    return encode_prompt_of(request).ids;
+    ServiceRequest copy = request;  // pictures are taken out of it
+    return encode_prompt_of(copy).ids;
   }
 
   [[nodiscard]] Submitted submit(PreparedRequest prepared, ServiceListener& listener) override {
@@ -134,9 +138,10 @@ class EngineService final : public Service {
     SequenceRequest sequence;
     sequence.generation = generation_options(request);
     if (script_) sequence.generation.forced = script_->next(last_text(*model_, request));
-    sequence.prompt.reserve(prepared.prompt_ids.size());
-    for (const int32_t id : prepared.prompt_ids)
-      sequence.prompt.push_back({id, false});
+    sequence.prompt = input_tokens(prepared.prompt_ids, prepared.images.spans);
+    sequence.images = prepared.images.spans;
+    if (!prepared.images.spans.empty())
+      sequence.image_rows = std::make_shared<PromptImageRows>(features_, prepared.images);
     sequence.choice_count = request.choice_count;
     sequence.cache_salt = request.cache_salt;
     sequence.wants_exact_cache = request.wants_exact_cache;
@@ -225,9 +230,9 @@ class EngineService final : public Service {
                             request.choice_count, output));
   }
 
-  [[nodiscard]] ServicePrompt encode_prompt_of(const ServiceRequest& request) const {
-    if (const auto* chat = std::get_if<ChatRequest>(&request.prompt))
-      return encode_service_prompt(model_->tokenizer(), *chat, kept_, request.cache_salt);
+  [[nodiscard]] ServicePrompt encode_prompt_of(ServiceRequest& request) const {
+    if (auto* chat = std::get_if<ChatRequest>(&request.prompt))
+      return encode_service_prompt(*model_, *chat, kept_, request.cache_salt);
     return encode_service_prompt(*model_, std::get<RawPrompt>(request.prompt));
   }
 
@@ -271,6 +276,7 @@ class EngineService final : public Service {
 
   std::shared_ptr<const LoadedModel> model_;
   mutable KeptTurns kept_;
+  std::shared_ptr<ImageFeatureCache> features_;
   std::unique_ptr<Script> script_;
   size_t kv_bytes_ = 0;
   std::optional<KvCache> cache_;

@@ -17,10 +17,12 @@ namespace {
 /// Puts a prompt's ids together from pieces of its text and from kept turns.
 class PromptBuilder {
  public:
-  PromptBuilder(const Tokenizer& tokenizer, const ChatPrompt& prompt) : tokenizer_(tokenizer), prompt_(prompt) {
+  PromptBuilder(const LoadedModel& model, const ChatPrompt& prompt, std::vector<RequestImagePtr> pictures)
+      : model_(model), prompt_(prompt), builder_(std::move(pictures)) {
     for (const PromptRun& run : prompt.runs) {
       if (!run.is_control_token) continue;
-      if (!tokenizer.find_added_token(std::string_view(prompt.text).substr(run.begin, run.bytes))) continue;
+      const std::string_view text = std::string_view(prompt.text).substr(run.begin, run.bytes);
+      if (!model.tokenizer().find_added_token(text)) continue;
       borders_.insert(run.begin);
       borders_.insert(run.begin + run.bytes);
     }
@@ -40,8 +42,8 @@ class PromptBuilder {
       TIDEPOOL_CHECK(run.begin + run.bytes <= end, "a border is where runs meet");
       piece.runs.push_back({run.begin - done_, run.bytes, run.is_control_token});
     }
-    PromptIds encoded = encode_prompt(tokenizer_, piece);
-    result_.ids.insert(result_.ids.end(), encoded.ids.begin(), encoded.ids.end());
+    PromptIds encoded = encode_prompt(model_.tokenizer(), piece, model_.config().image_token_id);
+    builder_.add(encoded);
     for (std::string& token : encoded.missing_control_tokens) {
       std::vector<std::string>& missing = result_.missing_control_tokens;
       if (std::ranges::find(missing, token) == missing.end()) missing.push_back(std::move(token));
@@ -51,16 +53,21 @@ class PromptBuilder {
 
   /// Puts ids in the place of the text from where it was encoded to, up to `end`.
   void put(const std::vector<int32_t>& ids, size_t end) {
-    result_.ids.insert(result_.ids.end(), ids.begin(), ids.end());
+    builder_.add(ids);
     done_ = end;
   }
 
-  [[nodiscard]] std::span<const int32_t> ids() const { return result_.ids; }
-  [[nodiscard]] ServicePrompt take() { return std::move(result_); }
+  [[nodiscard]] std::span<const int32_t> ids() const { return builder_.ids(); }
+  [[nodiscard]] ServicePrompt take() {
+    result_.ids = builder_.take_ids();
+    result_.images = builder_.take_images();
+    return std::move(result_);
+  }
 
  private:
-  const Tokenizer& tokenizer_;
+  const LoadedModel& model_;
   const ChatPrompt& prompt_;
+  ImagePromptBuilder builder_;
   std::unordered_set<size_t> borders_;
   size_t done_ = 0;  ///< bytes of the text
   size_t run_ = 0;
@@ -89,10 +96,12 @@ void put_kept_turn(PromptBuilder& builder, const PromptTurn& turn, const ChatMes
 
 }  // namespace
 
-ServicePrompt encode_service_prompt(const Tokenizer& tokenizer, const ChatRequest& request, KeptTurns& kept,
+ServicePrompt encode_service_prompt(const LoadedModel& model, ChatRequest& request, KeptTurns& kept,
                                     std::string_view salt) {
+  check_chat_request(request);  // before pictures are decoded for nothing
+  const std::vector<RequestImagePtr> pictures = take_images(model, request);
   const PreparedChat chat = encode_chat_request(request);
-  PromptBuilder builder(tokenizer, chat.prompt);
+  PromptBuilder builder(model, chat.prompt, images_of_prompt(chat.prompt, pictures));
   auto turn = chat.prompt.turns.begin();
   for (const ChatMessage& message : request.messages) {
     if (message.role != ChatRole::kAssistant) continue;

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "engine/generator.h"
 #include "kv/kv_cache.h"
+#include "session/image_prompt.h"
 #include "session/loaded_model.h"
 #include "text/chat_request.h"
 #include "text/completion_parser.h"
@@ -86,6 +87,7 @@ class ServiceListener {
 struct PreparedRequest {
   ServiceRequest request;
   std::vector<int32_t> prompt_ids;
+  PromptImages images;                               ///< of the prompt
   OutputStart output_start = OutputStart::kContent;  ///< of a chat request
   bool has_tools = false;                            ///< the model was shown tools
 };

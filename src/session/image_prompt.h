@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "image/decode.h"
+#include "image/plan.h"
+#include "kv/block_key.h"
+#include "session/prompt_ids.h"
+#include "text/chat_request.h"
+
+namespace tidepool {
+
+class LoadedModel;
+
+/// A picture of a request, ready for the vision tower.
+struct RequestImage {
+  Digest digest{};  ///< of the decoded pixels and of the way they were prepared: what caches know it by
+  PreparedImage prepared;
+};
+using RequestImagePtr = std::shared_ptr<const RequestImage>;
+
+/// The pictures of a prompt, in its order: where each lies, and what it shows.
+struct PromptImages {
+  std::vector<ImageSpan> spans;
+  std::vector<RequestImagePtr> pictures;  ///< one for each span
+};
+
+struct RequestImageLimits {
+  ImageLimits file;
+  size_t count_max = 600;  ///< of a request, as the hosted service has it
+};
+
+/// Digest of a picture. (docs/images.md, "Digest")
+[[nodiscard]] Digest image_digest(const RgbImage& image);
+
+/// Decodes and prepares one picture file. `name` begins errors. Throws Error as decode_image and prepare_image.
+[[nodiscard]] RequestImagePtr load_image(const LoadedModel& model, std::span<const std::byte> file,
+                                         const std::string& name, const ImageLimits& limits = {});
+
+/// Decodes the pictures of a request, in the order of its messages, and leaves in place of each its number: their bytes
+/// may be most of the request, and it is copied on its way. Throws Error(kInvalidArgument) beginning with the field
+/// ("messages[2].content[1]: ..."): for a model that cannot see, a picture that cannot be read or is above a limit, and
+/// when all together take more positions than any context has.
+[[nodiscard]] std::vector<RequestImagePtr> take_images(const LoadedModel& model, ChatRequest& request,
+                                                       const RequestImageLimits& limits = {});
+
+/// The pictures that belong to a rendered prompt's placeholders; `taken` is what take_images() gave for its request.
+[[nodiscard]] std::vector<RequestImagePtr> images_of_prompt(const ChatPrompt& prompt,
+                                                            std::span<const RequestImagePtr> taken);
+
+/// Puts ids together, each image placeholder as the span of its picture: start, rows of cells with their ends, end,
+/// all with the placeholder's id. (model notes 9.2)
+class ImagePromptBuilder {
+ public:
+  /// `pictures` in the order in which their placeholders will come.
+  explicit ImagePromptBuilder(std::vector<RequestImagePtr> pictures) : pictures_(std::move(pictures)) {}
+
+  void add(const PromptIds& piece);
+  void add(std::span<const int32_t> ids) { ids_.insert(ids_.end(), ids.begin(), ids.end()); }
+  [[nodiscard]] std::span<const int32_t> ids() const { return ids_; }
+
+  [[nodiscard]] std::vector<int32_t> take_ids() { return std::move(ids_); }
+  /// CHECKs that every picture found its place.
+  [[nodiscard]] PromptImages take_images();
+
+ private:
+  std::vector<RequestImagePtr> pictures_;
+  std::vector<int32_t> ids_;
+  std::vector<ImageSpan> spans_;
+};
+
+/// The prompt as the model reads it: ids, and which of them are image positions.
+[[nodiscard]] std::vector<InputToken> input_tokens(std::span<const int32_t> ids, std::span<const ImageSpan> images);
+
+}  // namespace tidepool
