@@ -33,7 +33,8 @@ bool Generator::read_prompt(std::span<const InputToken> prompt, const Progress& 
   check_prompt(prompt);
   if (stop.stop_requested()) return false;
   continuation_.add_prompt(prompt);
-  const PrefillOptions how{.replay = continuation_.options().replay, .chunk = continuation_.options().chunk, .images = images};
+  const PrefillOptions how{
+      .replay = continuation_.options().replay, .chunk = continuation_.options().chunk, .images = images};
   return prefill(engine_.model, engine_.runtime, engine_.arena, state_, prompt, how,
                  [&](int64_t, Span2d<const float> logits, size_t tokens_done) {
                    if (logits.rows > 0) {
