@@ -64,14 +64,24 @@ void Continuation::add_prompt(std::span<const InputToken> tokens) {
     history_->add_prompt(token.id);
 }
 
-SampledToken Continuation::sample(Sampler& sampler, std::span<const float> logits, int64_t length) const {
+/// What token `index` of the output depends on, constraint and draws aside.
+SampleRequest Continuation::request_at(std::span<const float> logits, int64_t index) const {
   SampleRequest request;
   request.logits = logits;
   request.params = &options_.sampling;
   request.history = history_ ? &*history_ : nullptr;
+  if (index < options_.min_tokens) request.forbidden = options_.stop_ids;
+  return request;
+}
+
+SampledToken Continuation::sample(Sampler& sampler, std::span<const float> logits, int64_t length,
+                                  const DraftedToken* drafted) const {
+  SampleRequest request = request_at(logits, count_);
   request.constraint = options_.constraint;
-  if (count_ < options_.min_tokens) request.forbidden = options_.stop_ids;
   request.draw = random_unit(options_.sampling.seed, static_cast<uint64_t>(count_));
+  request.drafted = drafted;
+  if (drafted != nullptr)
+    request.stands_draw = random_unit(options_.sampling.seed, static_cast<uint64_t>(count_), RandomUse::kDraftStands);
   if (!options_.forced.empty()) request.forced = options_.forced[static_cast<size_t>(count_) % options_.forced.size()];
   try {
     return sampler.sample(request);
@@ -87,9 +97,18 @@ std::optional<FinishReason> Continuation::finish_after(int32_t id, int64_t lengt
   return std::nullopt;
 }
 
-GenerationStep Continuation::take(Sampler& sampler, std::span<const float> logits, int64_t length) {
+DraftedToken Continuation::draft(Sampler& sampler, std::span<const float> logits, size_t ahead,
+                                 std::span<float> weights) const {
+  const int64_t index = count_ + static_cast<int64_t>(ahead);
+  SampleRequest request = request_at(logits, index);
+  request.draw = random_unit(options_.sampling.seed, static_cast<uint64_t>(index), RandomUse::kDraft);
+  return sampler.draft(request, weights);
+}
+
+GenerationStep Continuation::take(Sampler& sampler, std::span<const float> logits, int64_t length,
+                                  const DraftedToken* drafted) {
   GenerationStep step;
-  step.token = sample(sampler, logits, length);
+  step.token = sample(sampler, logits, length, drafted);
   const int32_t id = step.token->id;
   ++count_;
   if (history_) history_->add_generated(id);

@@ -72,7 +72,13 @@ class Continuation {
   void add_prompt(std::span<const InputToken> tokens);
   /// The next token, from the logits of the sequence's last position; `length` is how many positions there are. Not to
   /// be called after a step that finished. Throws Error(kNumeric) with the position when the logits are unusable.
-  [[nodiscard]] GenerationStep take(Sampler& sampler, std::span<const float> logits, int64_t length);
+  /// `drafted` may propose the token, without influence on its distribution.
+  [[nodiscard]] GenerationStep take(Sampler& sampler, std::span<const float> logits, int64_t length,
+                                    const DraftedToken* drafted = nullptr);
+  /// Proposes the token `ahead` behind the next one from a draft head's logits, as take() would choose it if nothing
+  /// but logits told it what to; see Sampler::draft.
+  [[nodiscard]] DraftedToken draft(Sampler& sampler, std::span<const float> logits, size_t ahead,
+                                   std::span<float> weights) const;
 
   /// Tokens of output so far.
   [[nodiscard]] int64_t count() const { return count_; }
@@ -80,7 +86,9 @@ class Continuation {
   [[nodiscard]] const GenerationOptions& options() const { return options_; }
 
  private:
-  [[nodiscard]] SampledToken sample(Sampler& sampler, std::span<const float> logits, int64_t length) const;
+  [[nodiscard]] SampledToken sample(Sampler& sampler, std::span<const float> logits, int64_t length,
+                                    const DraftedToken* drafted) const;
+  [[nodiscard]] SampleRequest request_at(std::span<const float> logits, int64_t index) const;
   [[nodiscard]] std::optional<FinishReason> finish_after(int32_t id, int64_t length) const;
 
   GenerationOptions options_;

@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "engine/continuation.h"
+#include "engine/draft_profile.h"
+#include "engine/speculation.h"
 #include "model/model.h"
 
 namespace tidepool {
 
 /// Continues one sequence: a prompt, then a token at a time. Afterwards the sequence holds the prompt and every token
-/// of the output but the last, which no forward pass has read yet. What it borrows must outlive it. One thread at a
-/// time.
+/// of the output but the last, which no forward pass has read yet; with drafts, after end(). What it borrows must
+/// outlive it. One thread at a time.
 class Generator {
  public:
   /// Where a generator works; all borrowed.
@@ -24,9 +26,19 @@ class Generator {
     Arena& arena;  ///< scratch, empty between calls
   };
 
+  /// How it drafts; all borrowed. Greedy output is the same with any drafts or none; sampled output has the same
+  /// distribution.
+  struct Drafting {
+    Drafter* drafter = nullptr;       ///< null: no drafts
+    DraftPlanner* planner = nullptr;  ///< null: `length` drafts in every step
+    size_t length = 0;
+    DraftClock clock{};  ///< for the planner; empty: steady time
+  };
+
   /// `state` may hold tokens already: the prompt's beginning, which count for the repetition penalty.
   /// Throws Error(kInvalidArgument) naming the option that is out of range.
   Generator(const Engine& engine, SequenceState& state, GenerationOptions options);
+  Generator(const Engine& engine, SequenceState& state, GenerationOptions options, const Drafting& drafting);
 
   /// tokens_done of tokens_total prompt tokens were read.
   using Progress = std::function<void(size_t tokens_done, size_t tokens_total)>;
@@ -41,20 +53,34 @@ class Generator {
   /// step, so it takes at most one. Throws Error(kNumeric) with the position when the model's logits are unusable.
   [[nodiscard]] GenerationStep next(const std::stop_token& stop = {});
 
+  /// Takes back what was read ahead of the tokens that next() gave. Needed with drafts only, and only where the output
+  /// is cut short of a step that finished; next() may go on afterwards.
+  void end();
+
+  /// What became of the drafts of all steps that are over.
+  [[nodiscard]] const DraftCounts& draft_counts() const { return draft_counts_; }
   /// Tokens of output so far.
   [[nodiscard]] int64_t generated_count() const { return continuation_.count(); }
   [[nodiscard]] int64_t context_max() const { return continuation_.context_max(); }
 
  private:
   void check_prompt(std::span<const InputToken> prompt) const;
-  void run_last_token();
+  void propose();
+  void read_rows();
+  void settle();
 
   Engine engine_;
   SequenceState& state_;
   Continuation continuation_;
   Sampler sampler_;
-  std::vector<float> logits_;          ///< [vocab], for the next token
-  std::optional<int32_t> last_token_;  ///< taken and not yet run
+  std::vector<float> logits_;          ///< [rows, vocab]: for the next token, and behind each draft
+  std::optional<int32_t> last_token_;  ///< taken last
+
+  Drafting drafting_;
+  Speculation speculation_;
+  DraftPlanner::Step step_;       ///< the one under way
+  std::vector<double> survival_;  ///< of its drafts
+  DraftCounts draft_counts_;
 };
 
 }  // namespace tidepool

@@ -125,7 +125,37 @@ SampledToken Sampler::sample(const SampleRequest& request) {
 
 int32_t Sampler::choose(const SampleRequest& request) {
   const std::span<const float> logits = adjust(request);
-  return request.params->is_greedy() ? argmax(logits) : draw_token(logits, *request.params, request.draw);
+  if (request.params->is_greedy()) return argmax(logits);
+  weigh(logits, *request.params);
+  if (request.drafted == nullptr) return draw_token(request.draw);
+  const DraftedToken& drafted = *request.drafted;
+  double total = 0;
+  double weight = 0;
+  for (const Candidate& candidate : weights_) {
+    total += candidate.weight;
+    if (candidate.id == drafted.id) weight = candidate.weight;
+  }
+  if (request.stands_draw * drafted.probability(drafted.id) * total < weight) return drafted.id;
+  subtract_draft(drafted);
+  return draw_token(request.draw);
+}
+
+DraftedToken Sampler::draft(const SampleRequest& request, std::span<float> weights) {
+  check_logits(request.logits);
+  const std::span<const float> logits = adjust(request);
+  if (request.params->is_greedy()) return {.id = argmax(logits)};
+  weigh(logits, *request.params);
+  // What is drawn from are the weights as they are kept, so that they say how likely the token was to the last bit.
+  std::ranges::fill(weights, 0.0F);
+  DraftedToken result{.weights = weights};
+  for (Candidate& candidate : weights_) {
+    const auto kept = static_cast<float>(candidate.weight);
+    weights[static_cast<size_t>(candidate.id)] = kept;
+    candidate.weight = kept;
+    result.total += candidate.weight;
+  }
+  result.id = draw_token(request.draw);
+  return result;
 }
 
 /// The logits after constraint, bias and penalties; the model's own memory when there are none.
@@ -206,8 +236,8 @@ Sampler::Candidate Sampler::last_kept(const SamplingParams& params) {
   return nucleus_end(kept, params.top_p * total);
 }
 
-/// Draws in ascending order of id, so that the result does not depend on how the filters shuffled the candidates.
-int32_t Sampler::draw_token(std::span<const float> logits, const SamplingParams& params, double draw) {
+/// The tokens that temperature and filters leave, to weights_.
+void Sampler::weigh(std::span<const float> logits, const SamplingParams& params) {
   const auto largest = static_cast<double>(*std::ranges::max_element(logits));
   weights_.clear();
   weights_.reserve(logits.size());
@@ -221,15 +251,38 @@ int32_t Sampler::draw_token(std::span<const float> logits, const SamplingParams&
     const Candidate last = last_kept(params);
     std::erase_if(weights_, [&](const Candidate& candidate) { return is_before(last, candidate); });
   }
+}
+
+/// weights_ become what the target leaves over the draft, as probabilities. When a draft is refused there is always
+/// something, but for rounding; then the target itself is as good.
+void Sampler::subtract_draft(const DraftedToken& drafted) {
+  double total = 0;
+  for (const Candidate& candidate : weights_)
+    total += candidate.weight;
+  selection_ = weights_;
+  bool has_rest = false;
+  for (Candidate& candidate : weights_) {
+    candidate.weight = std::max(candidate.weight / total - drafted.probability(candidate.id), 0.0);
+    has_rest = has_rest || candidate.weight > 0;
+  }
+  if (!has_rest) weights_.swap(selection_);
+}
+
+/// Draws from weights_ in ascending order of id, so that the result does not depend on how the filters shuffled the
+/// candidates.
+int32_t Sampler::draw_token(double draw) const {
   double total = 0;
   for (const Candidate& candidate : weights_)
     total += candidate.weight;
   double passed = 0;
+  int32_t last = weights_.back().id;
   for (const Candidate& candidate : weights_) {
+    if (candidate.weight <= 0) continue;
     passed += candidate.weight;
-    if (passed > draw * total) return candidate.id;
+    last = candidate.id;
+    if (passed > draw * total) break;
   }
-  return weights_.back().id;  // draw is below 1, but draw * total may round up to total
+  return last;  // draw is below 1, but draw * total may round up to total; then it is the last one possible
 }
 
 }  // namespace tidepool

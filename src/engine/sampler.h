@@ -63,6 +63,20 @@ class LogitsConstraint {
   virtual void accept(int32_t id) = 0;
 };
 
+/// A token proposed for a position, and the distribution it was drawn from.
+struct DraftedToken {
+  int32_t id = 0;
+  /// Relative probabilities of all tokens, [vocab]; empty when there was no choice but `id`. Borrowed.
+  std::span<const float> weights{};
+  double total = 0;  ///< sum of the weights
+
+  /// The probability with which `token` was drafted.
+  [[nodiscard]] double probability(int32_t token) const {
+    if (weights.empty()) return token == id ? 1 : 0;
+    return static_cast<double>(weights[static_cast<size_t>(token)]) / total;
+  }
+};
+
 /// What one draw depends on; all borrowed.
 struct SampleRequest {
   std::span<const float> logits;  ///< [vocab], as the model gave them; -infinity means impossible
@@ -72,6 +86,8 @@ struct SampleRequest {
   std::span<const int32_t> forbidden = {};  ///< ids that must not be taken
   double draw = 0;                          ///< uniform in [0, 1); unused when greedy
   std::optional<int32_t> forced{};          ///< taken whatever the logits say; they must be usable all the same
+  const DraftedToken* drafted = nullptr;    ///< a proposal; may be null
+  double stands_draw = 0;                   ///< uniform in [0, 1), independent of `draw`; used with a proposal
 };
 
 /// Chooses tokens. A token is a pure function of its request; the object holds scratch memory only, [2 * vocab]
@@ -80,7 +96,15 @@ class Sampler {
  public:
   /// Throws Error(kNumeric): a logit is NaN or +infinity, or all are -infinity, be it from the model or because
   /// constraint and forbidden ids leave none.
+  /// A proposal does not change the distribution of the result: it is taken with probability min(1, p / q), where p is
+  /// its probability here and q the one it was drafted with, and otherwise a token is drawn from max(0, p - q). When
+  /// greedy it has no influence at all. (Leviathan, Kalman and Matias, "Fast inference from transformers via
+  /// speculative decoding", 2023)
   [[nodiscard]] SampledToken sample(const SampleRequest& request);
+
+  /// Proposes a token from a draft head's logits, as sample() would take one; `forced`, `drafted` and params'
+  /// top_logprobs do not count. Unless greedy, `weights` [vocab] are filled and become the result's.
+  [[nodiscard]] DraftedToken draft(const SampleRequest& request, std::span<float> weights);
 
  private:
   struct Candidate {
@@ -89,7 +113,9 @@ class Sampler {
   };
   [[nodiscard]] int32_t choose(const SampleRequest& request);
   [[nodiscard]] std::span<const float> adjust(const SampleRequest& request);
-  [[nodiscard]] int32_t draw_token(std::span<const float> logits, const SamplingParams& params, double draw);
+  void weigh(std::span<const float> logits, const SamplingParams& params);
+  [[nodiscard]] int32_t draw_token(double draw) const;
+  void subtract_draft(const DraftedToken& drafted);
   [[nodiscard]] Candidate last_kept(const SamplingParams& params);
   [[nodiscard]] static bool is_before(const Candidate& a, const Candidate& b);
   [[nodiscard]] static Candidate nucleus_end(std::span<Candidate> candidates, double mass);

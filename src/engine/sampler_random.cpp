@@ -20,9 +20,9 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
   return counter;
 }
 
-double random_unit(uint64_t seed, uint64_t index) {
+double random_unit(uint64_t seed, uint64_t index, RandomUse use) {
   const std::array<uint32_t, 4> bits =
-      philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32U), 0, 0},
+      philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32U), static_cast<uint32_t>(use), 0},
                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32U)});
   const uint64_t word = (uint64_t{bits[1]} << 32U) | bits[0];
   return static_cast<double>(word >> 11U) * 0x1p-53;
