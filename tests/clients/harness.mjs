@@ -11,19 +11,19 @@ const binary = process.env.TIDEPOOL_BINARY ?? join(root, 'build/release/src/apps
 const golden = join(root, 'tests/golden/ckpt');
 
 /// The golden model with room for the prompts of real clients: its own context is 1,024 tokens.
-function makeModel(folder) {
+function makeModel(folder, context) {
   mkdirSync(folder);
   for (const name of readdirSync(golden)) if (name !== 'config.json') symlinkSync(join(golden, name), join(folder, name));
   const config = JSON.parse(readFileSync(join(golden, 'config.json')));
-  config.text_config.max_position_embeddings = 16384;
+  config.text_config.max_position_embeddings = context;
   writeFileSync(join(folder, 'config.json'), JSON.stringify(config));
   return folder;
 }
 
 /// A server on a free port. `script`: lines of a script file (src/session/script.h), or null to sample for real.
-export async function startServer({ script = null, args = [] } = {}) {
+export async function startServer({ script = null, args = [], context = 16384 } = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'tidepool-clients-'));
-  const model = makeModel(join(folder, 'model'));
+  const model = makeModel(join(folder, 'model'), context);
   const options = ['serve', model, '--port', '0', '--kv-dir', join(folder, 'kv'), ...args];
   if (script) {
     const file = join(folder, 'script.jsonl');
