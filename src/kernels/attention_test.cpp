@@ -37,6 +37,7 @@ struct PackedRows {
   }
 };
 
+/// Exact in bfloat16, as the official numerics have it.
 struct Query {
   size_t heads;
   size_t width;
@@ -49,7 +50,9 @@ struct Query {
         width(row_width),
         q(random.values(heads * width, 2)),
         sink(random.values(heads, 4)),
-        scale(1 / std::sqrt(static_cast<float>(row_width))) {}
+        scale(1 / std::sqrt(static_cast<float>(row_width))) {
+    reference_kernels().round_bf16(q.data(), q.size());
+  }
 };
 
 std::vector<float> attend(const KernelTable& table, const Query& query, RowList window, RowList global,
@@ -136,6 +139,74 @@ TEST_P(Attention, AgreesWithTheReferenceOverAThousandRowsAndWithRoundedProbabili
     for (size_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(actual[i], expected[i], tolerance) << i;
   }
+}
+
+/// Formats of window and global rows in every combination, at widths that tables have special code for and at others.
+TEST_P(Attention, AgreesWithTheReferenceForEveryPairOfFormatsWithRoundedProbabilities) {
+  Random random(8);
+  for (const RowFormat window_format : kFormats) {
+    for (const RowFormat global_format : kFormats) {
+      for (const auto& [heads, width] : {std::pair<size_t, size_t>{1, 64}, {4, 128}, {6, 192}, {17, 32}}) {
+        for (const auto& [in_window, in_global] : {std::pair<size_t, size_t>{1, 0}, {0, 3}, {31, 34}, {63, 70}}) {
+          SCOPED_TRACE(::testing::Message()
+                       << heads << " heads, width " << width << ", " << in_window << " + " << in_global << " rows of "
+                       << static_cast<int>(window_format) << " and " << static_cast<int>(global_format));
+          const Query query(random, heads, width);
+          const PackedRows window(random, window_format, width, in_window);
+          const PackedRows global(random, global_format, width, in_global);
+          const std::vector<float> expected = attend(reference_kernels(), query, window.list(), global.list(), true);
+          const std::vector<float> actual = attend(table(), query, window.list(), global.list(), true);
+          // As above: a probability may round to the other side, by 2^-9 of one of few rows with values up to 3.
+          for (size_t i = 0; i < expected.size(); ++i)
+            ASSERT_NEAR(actual[i], expected[i], 6e-3F) << i;
+        }
+      }
+    }
+  }
+}
+
+/// One row alone has probability 1 / (1 + e^(sink - s)), so out is the row itself where the sink is far below.
+TEST_P(Attention, OneRowComesOutAsItIsInEveryColumn) {
+  Random random(9);
+  for (const RowFormat format : kFormats) {
+    Query query(random, 3, 512);
+    query.sink.assign(3, -1e4F);
+    const PackedRows window(random, format, 512, 1);
+    const std::vector<float> expected = window.values(0);
+    const std::vector<float> actual = attend(table(), query, window.list(), {}, true);
+    for (size_t i = 0; i < actual.size(); ++i)
+      ASSERT_EQ(actual[i], expected[i % 512]) << "format " << static_cast<int>(format) << " at " << i;
+  }
+}
+
+TEST_P(Attention, QueriesAndScalesThatBfloat16DoesNotHoldLoseNothing) {
+  Random random(10);
+  Query query(random, 5, 128);
+  query.q = random.values(query.q.size(), 2);
+  PackedRows window(random, RowFormat::kFp8Block32, 128, 40);
+  const PackedRows global(random, RowFormat::kFp4Block32, 128, 40);
+  for (const bool has_tiny_scale : {false, true}) {
+    if (has_tiny_scale) window.storage[7][128 + 2] = std::byte{3};
+    const std::vector<float> expected = attend(reference_kernels(), query, window.list(), global.list(), true);
+    const std::vector<float> actual = attend(table(), query, window.list(), global.list(), true);
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(actual[i], expected[i], 6e-3F) << i;
+  }
+}
+
+TEST_P(Attention, ANaNInARowOfAnyFormatMakesItsColumnsNaNWithRoundedProbabilities) {
+  Random random(11);
+  const Query query(random, 3, 64);
+  for (const RowFormat format : {RowFormat::kFp8Block32, RowFormat::kFp4Block16, RowFormat::kFp4Block32}) {
+    PackedRows window(random, format, 64, 9);
+    window.storage[4].back() = format == RowFormat::kFp4Block16 ? std::byte{0x7f} : std::byte{0xff};  // the last scale
+    const std::vector<float> out = attend(table(), query, window.list(), {}, true);
+    for (size_t i = 48; i < 64; ++i)
+      EXPECT_TRUE(std::isnan(out[i])) << "format " << static_cast<int>(format) << " at " << i;
+  }
+  PackedRows window(random, RowFormat::kFp8Block32, 64, 9);
+  window.storage[4][33] = std::byte{0xff};  // a code
+  EXPECT_TRUE(std::isnan(attend(table(), query, window.list(), {}, true)[33]));
 }
 
 TEST_P(Attention, RoundingTheProbabilitiesChangesTheResult) {
@@ -267,6 +338,31 @@ TEST_P(IndexScores, AgreeWithTheReference) {
           }
         }
       }
+    }
+  }
+}
+
+/// Scales of queries and keys far apart, and queries that are on no grid.
+TEST_P(IndexScores, AgreeWithTheReferenceForScalesOfAllSizesAndQueriesOffTheGrid) {
+  Random random(5);
+  for (const bool is_on_grid : {true, false}) {
+    Index index(random, 11, 96, 70, RowFormat::kFp4Block32, 1);
+    for (size_t h = 0; h < 11; ++h) {
+      for (size_t i = 0; i < 96; ++i)
+        index.q[h * 96 + i] = std::ldexp(index.q[h * 96 + i], static_cast<int>(h * 3 + i / 32) - 16);
+    }
+    if (!is_on_grid) index.q = random.values(index.q.size());
+    for (size_t j = 0; j < 70; ++j) {
+      for (size_t b = 0; b < 3; ++b)
+        index.keys[j * index.stride + 48 + b] = static_cast<std::byte>(117 + random.below(20));
+    }
+    const std::vector<float> expected = score(reference_kernels(), index, 70, false);
+    const std::vector<float> actual = score(table(), index, 70, false);
+    for (size_t j = 0; j < 70; ++j) {
+      double magnitude = 0;
+      for (size_t i = 0; i < index.q.size(); ++i)
+        magnitude += static_cast<double>(std::fabs(index.q[i])) * 6 * 1024;
+      ASSERT_NEAR(actual[j], expected[j], magnitude * 96 * 0x1p-24) << j;
     }
   }
 }

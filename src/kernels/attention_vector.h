@@ -236,14 +236,21 @@ void value_tile(const AttentionState& state, size_t first_head, size_t first_col
   }
 }
 
+/// Row `index` of window and global rows together.
+struct ListedRow {
+  RowFormat format;
+  const std::byte* data;
+};
+inline ListedRow listed_row(const AttentionArgs& args, size_t index) {
+  if (index < args.window.count) return {args.window.format, args.window.rows[index]};
+  return {args.global.format, args.global.rows[index - args.window.count]};
+}
+
 inline void attend_block(const AttentionState& state, size_t first, size_t count) {
   const AttentionArgs& args = state.args;
   for (size_t j = 0; j < count; ++j) {
-    const size_t index = first + j;
-    const bool is_window = index < args.window.count;
-    const RowList& list = is_window ? args.window : args.global;
-    decode_row(list.format, list.rows[is_window ? index : index - args.window.count], args.width,
-               state.rows + j * state.stride);
+    const ListedRow row = listed_row(args, first + j);
+    decode_row(row.format, row.data, args.width, state.rows + j * state.stride);
   }
   if (args.width % kLanes == 0) {
     score_block<true>(state, count);
@@ -264,7 +271,9 @@ inline void attend_block(const AttentionState& state, size_t first, size_t count
   }
 }
 
-inline void sparse_attention_rows(const AttentionArgs& args) {
+/// Attention by `attend(state, first, count)`, which does one block of rows.
+template <typename Attend>
+void attend_in_blocks(const AttentionArgs& args, const Attend& attend) {
   const size_t total = args.window.count + args.global.count;
   for (size_t i = 0; i < args.heads * args.width; ++i)
     args.out[i] = 0;
@@ -275,7 +284,7 @@ inline void sparse_attention_rows(const AttentionArgs& args) {
     state.sum[h] = 0;
   }
   for (size_t first = 0; first < total; first += kAttentionBlock) {
-    attend_block(state, first, smaller(kAttentionBlock, total - first));
+    attend(state, first, smaller(kAttentionBlock, total - first));
   }
   for (size_t h = 0; h < args.heads; ++h) {
     const Vec::F denominator = Vec::all(state.sum[h] + exponential(args.sink[h] - state.max[h]));
@@ -284,6 +293,10 @@ inline void sparse_attention_rows(const AttentionArgs& args) {
       Vec::store(out + i, Vec::div(Vec::load(out + i, args.width - i), denominator), args.width - i);
     }
   }
+}
+
+inline void sparse_attention_rows(const AttentionArgs& args) {
+  attend_in_blocks(args, attend_block);
 }
 
 /// Index keys that are scored together, kKeyVectors vectors of them: with eight heads that is sixteen independent sums,

@@ -48,13 +48,15 @@ constexpr KernelTable make_avx512bf16() {
   table.linear_fp8 = avx512bf16::linear_fp8;
   table.linear_fp4 = avx512bf16::linear_fp4;
   table.linear_bf16 = avx512bf16::linear_bf16;
+  table.sparse_attention = avx512bf16::sparse_attention;
+  table.index_scores = avx512bf16::index_scores;
   return table;
 }
 constexpr KernelTable kAvx512bf16 = make_avx512bf16();
 
 /// Tiles multiply what is exact in bfloat16; all else is the best vectors'.
 constexpr KernelTable make_amx() {
-  KernelTable table = kAvx512;
+  KernelTable table = kAvx512bf16;
   table.name = "amx";
   table.needs_bf16_inputs = true;
   table.linear_fp8 = amx::linear_fp8;
@@ -65,8 +67,9 @@ constexpr KernelTable make_amx() {
 constexpr KernelTable kAmx = make_amx();
 
 constexpr KernelTable make_emulated_amx() {
-  KernelTable table = kAmx;
+  KernelTable table = kAvx512;
   table.name = "amx_emulated";
+  table.needs_bf16_inputs = true;
   table.linear_fp8 = amx_emulated::linear_fp8;
   table.linear_fp4 = amx_emulated::linear_fp4;
   table.linear_bf16 = amx_emulated::linear_bf16;
@@ -104,7 +107,7 @@ bool has_avx512() {
 }
 
 bool has_avx512bf16() {
-  return has_avx512() && __builtin_cpu_supports("avx512bf16");
+  return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 }
 
 /// Tries the tiles, and says so where the processor promises what does not work.
@@ -113,7 +116,7 @@ bool has_amx() {
   if (status != AmxStatus::kReady && status != AmxStatus::kUnsupportedByCpu) {
     log_warning("AMX is not used: {}", amx_status_text(status));
   }
-  return status == AmxStatus::kReady && has_avx512();
+  return status == AmxStatus::kReady && has_avx512bf16();
 }
 
 /// Every table of this build, best first, with whether this processor and its operating system can run it. A further

@@ -59,7 +59,8 @@ inline constexpr size_t kAttentionBlock = 64;
 /// Decoded rows are a cache line longer than their width: a power of two apart, they would share few sets of the cache.
 inline constexpr size_t kAttentionRowPadding = 16;
 [[nodiscard]] constexpr size_t attention_scratch_floats(size_t heads, size_t width) {
-  return kAttentionBlock * (width + kAttentionRowPadding + heads) + 4 * heads + 64;
+  // Decoded rows (in binary32 or twice in bfloat16), scores, three numbers a head, and the queries in bfloat16.
+  return kAttentionBlock * (width + kAttentionRowPadding + heads) + 4 * heads + 64 + heads * width / 2;
 }
 
 /// Scores of one query against `count` keys that lie one after the other, `key_stride` bytes apart:

@@ -1,31 +1,11 @@
+#include "kernels/decode_avx512bf16.h"
 #include "kernels/products_avx512bf16.h"
 
 // The formats of weights for VDPBF16PS. A group of 128 columns becomes four vectors of bfloat16 with the scales
-// multiplied in: a power of two moves the exponent only, which is exact as long as it stays that of a normal bfloat16
-// (subnormal ones count as zero in a product). is_exact tells whether it does for all values of the format.
+// multiplied in; is_exact tells whether that is exact for all values of the format.
 
 namespace tidepool::kernels {
 namespace {
-
-struct alignas(64) Bytes64 {
-  uint8_t value[64];
-};
-struct alignas(64) Words32 {
-  uint16_t value[32];
-};
-
-/// Whether all `count` codes are within [low, high].
-inline bool are_within(const uint8_t* codes, size_t count, uint8_t low, uint8_t high) {
-  const __m512i least = _mm512_set1_epi8(static_cast<char>(low));
-  const __m512i span = _mm512_set1_epi8(static_cast<char>(high - low));
-  __mmask64 outside = 0;
-  for (size_t i = 0; i < count; i += 64) {
-    const __mmask64 present = count - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (count - i)) - 1;
-    const __m512i code = _mm512_maskz_loadu_epi8(present, codes + i);
-    outside |= _mm512_mask_cmpgt_epu8_mask(present, _mm512_sub_epi8(code, least), span);
-  }
-  return outside == 0;
-}
 
 /// The four E8M0 codes of a group in every lane of 128 bits.
 TIDEPOOL_INLINE __m512i load_scales(const uint8_t* codes) {
@@ -41,31 +21,13 @@ TIDEPOOL_INLINE __m512i load_scales(const uint8_t* codes) {
 struct Fp4 {
   static constexpr bool kHasScales = true;
   static constexpr size_t kGroupBytes = 64;
-  /// 0.5 * 2^(2 - 127) is 2^-126; 6 * 2^(252 - 127) is below 2^128.
-  static constexpr uint8_t kScaleMin = 2;
-  static constexpr uint8_t kScaleMax = 252;
   static size_t row_bytes(size_t in) { return in / 2; }
   static const uint8_t* row_scales(const MatrixView& weight, size_t o) {
     return weight.scales + o * (weight.in / kBlock);
   }
   static bool is_exact(const MatrixView& weight, size_t o) {
-    return are_within(row_scales(weight, o), weight.in / kBlock, kScaleMin, kScaleMax);
+    return are_within(row_scales(weight, o), weight.in / kBlock, kFp4ScaleMin, kFp4ScaleMax);
   }
-
-  static constexpr Words32 make_values() {
-    // bfloat16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6; -0 is stored as +0, which the saturation needs. Twice, because the
-    // permutation looks at five bits.
-    constexpr uint16_t kMagnitudes[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
-    Words32 table{};
-    for (size_t i = 0; i < 32; ++i) {
-      const uint16_t magnitude = kMagnitudes[i % 8];
-      const unsigned sign = i % 16 >= 8 ? 0x8000U : 0U;
-      const unsigned raised = magnitude + (static_cast<unsigned>(kScaleMax - 127) << 7U);
-      table.value[i] = static_cast<uint16_t>(magnitude == 0 ? 0U : sign | raised);
-    }
-    return table;
-  }
-  static const Words32 kValues;
 
   /// What each scale takes off the table's exponent, in the words of its lanes.
   TIDEPOOL_INLINE static __m512i exponents(const uint8_t* scales) {
@@ -79,12 +41,12 @@ struct Fp4 {
         kZero << 24 | 1 << 16 | kZero << 8 | 1, kZero << 24 | 1 << 16 | kZero << 8 | 1, kZero << 24 | kZero << 8,
         kZero << 24 | kZero << 8, kZero << 24 | kZero << 8, kZero << 24 | kZero << 8);
     const __m512i code = _mm512_shuffle_epi8(load_scales(scales), spread);
-    return _mm512_sub_epi16(_mm512_set1_epi16(static_cast<int16_t>(kScaleMax << 7)), _mm512_slli_epi16(code, 7));
+    return _mm512_sub_epi16(_mm512_set1_epi16(static_cast<int16_t>(kFp4ScaleMax << 7)), _mm512_slli_epi16(code, 7));
   }
 
   TIDEPOOL_INLINE static Group decode(const std::byte* codes, const uint8_t* scales) {
     const __m512i less = exponents(scales);
-    const __m512i values = _mm512_load_si512(kValues.value);
+    const __m512i values = _mm512_load_si512(kFp4Values.value);
     const __m512i nibbles = _mm512_loadu_si512(codes);
     const auto value = [&](__m512i index) { return _mm512_subs_epu16(_mm512_permutexvar_epi16(index, values), less); };
     return {{value(nibbles), value(_mm512_srli_epi16(nibbles, 4)), value(_mm512_srli_epi16(nibbles, 8)),
@@ -114,64 +76,17 @@ struct Fp4 {
              _mm512_permutexvar_epi32(turn, _mm512_unpackhi_epi64(high01, high23))}};
   }
 };
-constexpr Words32 Fp4::kValues = Fp4::make_values();
 
-/// The upper (`part` 1) or lower (0) byte of the bfloat16 of each E4M3 magnitude 64 * half + i, times 2^-117: the
-/// smallest, 2^-9, then has the exponent of 2^-126. NaN is 0x7fff.
-constexpr Bytes64 e4m3_bytes(unsigned half, unsigned part) {
-  Bytes64 table{};
-  for (unsigned i = 0; i < 64; ++i) {
-    const unsigned code = 64 * half + i;
-    unsigned exponent = (code >> 3) + 120;
-    unsigned mantissa = code & 7U;
-    if (code < 8) {
-      // mantissa * 2^-9: move the leading one to bit 3; each step halves the power. 121 is the exponent of 2^-6.
-      exponent = 121;
-      for (; mantissa != 0 && mantissa < 8; mantissa <<= 1U)
-        --exponent;
-    }
-    unsigned bits = ((exponent - 117) << 7) | ((mantissa & 7U) << 4);
-    if (code == 0) bits = 0;
-    if (code == 0x7f) bits = 0x7fff;
-    table.value[i] = static_cast<uint8_t>(part == 1 ? bits >> 8 : bits & 0xffU);
-  }
-  return table;
-}
-constexpr Bytes64 kE4m3Low0 = e4m3_bytes(0, 0);
-constexpr Bytes64 kE4m3Low1 = e4m3_bytes(1, 0);
-constexpr Bytes64 kE4m3High0 = e4m3_bytes(0, 1);
-constexpr Bytes64 kE4m3High1 = e4m3_bytes(1, 1);
-
-/// E4M3. A lookup of 128 magnitudes gives the two bytes of a bfloat16; interleaved they are words: of 64 columns, the
-/// first vector has columns 0 to 7 of each 16, the second the others. The scale is then added to the exponent of all
-/// but zeros, with saturation: a NaN, having the largest pattern, stays one.
+/// E4M3, 64 columns to two vectors, as decode_fp8_half deals them out.
 struct Fp8 {
   static constexpr bool kHasScales = true;
   static constexpr size_t kGroupBytes = 128;
-  /// 2^-9 * 2^(10 - 127) is 2^-126; 448 * 2^(246 - 127) is below 2^128.
-  static constexpr uint8_t kScaleMin = 10;
-  static constexpr uint8_t kScaleMax = 246;
   static size_t row_bytes(size_t in) { return in; }
   static const uint8_t* row_scales(const MatrixView& weight, size_t o) {
     return weight.scales + o / kBlock * ((weight.in + kBlock - 1) / kBlock);
   }
   static bool is_exact(const MatrixView& weight, size_t o) {
-    return are_within(row_scales(weight, o), (weight.in + kBlock - 1) / kBlock, kScaleMin, kScaleMax);
-  }
-
-  TIDEPOOL_INLINE static void decode_half(const std::byte* codes, __m512i more, __m512i* out) {
-    const auto table = [](const Bytes64& bytes) { return _mm512_load_si512(bytes.value); };
-    const __m512i code = _mm512_loadu_si512(codes);
-    const __m512i low = _mm512_permutex2var_epi8(table(kE4m3Low0), code, table(kE4m3Low1));
-    const __m512i high = _mm512_permutex2var_epi8(table(kE4m3High0), code, table(kE4m3High1));
-    const __m512i magnitude[2] = {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
-    const __m512i sign[2] = {_mm512_unpacklo_epi8(code, code), _mm512_unpackhi_epi8(code, code)};
-    for (size_t i = 0; i < 2; ++i) {
-      const __mmask32 is_nonzero = _mm512_test_epi16_mask(magnitude[i], magnitude[i]);
-      const __m512i scaled = _mm512_mask_adds_epi16(magnitude[i], is_nonzero, magnitude[i], more);
-      // 0xf8: scaled | (sign & 0x8000).
-      out[i] = _mm512_ternarylogic_epi32(scaled, sign[i], _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xf8);
-    }
+    return are_within(row_scales(weight, o), (weight.in + kBlock - 1) / kBlock, kFp8ScaleMin, kFp8ScaleMax);
   }
 
   TIDEPOOL_INLINE static Group decode(const std::byte* codes, const uint8_t* scales) {
@@ -182,13 +97,13 @@ struct Fp8 {
       const int high = low + 0x00010001;
       return _mm512_set_epi32(high, high, high, high, high, high, high, high, low, low, low, low, low, low, low, low);
     };
-    const __m512i bias = _mm512_set1_epi16(static_cast<int16_t>(kScaleMin << 7));
+    const __m512i bias = _mm512_set1_epi16(static_cast<int16_t>(kFp8ScaleMin << 7));
     const auto more = [&](int b) {
       return _mm512_sub_epi16(_mm512_slli_epi16(_mm512_shuffle_epi8(four, spread(b)), 7), bias);
     };
     Group group;
-    decode_half(codes, more(0), group.vector);
-    decode_half(codes + 64, more(2), group.vector + 2);
+    decode_fp8_half(codes, more(0), group.vector);
+    decode_fp8_half(codes + 64, more(2), group.vector + 2);
     return group;
   }
 

@@ -2,10 +2,8 @@
 
 #include <utility>
 
+#include "kernels/decode_avx512bf16.h"
 #include "kernels/kernel_table_internal.h"
-#include "kernels/vec_avx512.h"
-// After the Vec it is written in.
-#include "kernels/math_vector.h"
 
 // y = W x by VDPBF16PS for any Format of weights (linear_avx512bf16.cpp): 32 products of bfloat16 in one instruction,
 // added to 16 sums of binary32.
@@ -32,15 +30,6 @@ struct Group {
 
 TIDEPOOL_INLINE Vec::F add_products(Vec::F sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-}
-
-/// 32 values that are exact in bfloat16, as such: the upper halves, in order.
-TIDEPOOL_INLINE __m512i narrowed(const float* x) {
-  alignas(64) static constexpr struct {
-    uint16_t word[32];
-  } kUpper = {{1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
-               33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63}};
-  return _mm512_permutex2var_epi16(_mm512_loadu_si512(x), _mm512_load_si512(kUpper.word), _mm512_loadu_si512(x + 16));
 }
 
 /// Weights are fetched this far ahead of their use.

@@ -12,9 +12,10 @@
 
 // Two ways to the same answer. Where k is small against the number of scores, a threshold that about six times k scores
 // reach is estimated from a sample; one pass, 32 scores to a branch, then collects what is above it, raising the
-// threshold whenever there is no room, and the answer is found among those. Where fewer than k were above the estimate,
-// the pass is made again without it. For large k the scores are read three times, with a histogram of a part of their
-// bits each.
+// threshold whenever there is no room, and the answer is found among those. When there is no room, the sample was not
+// like the rest (scores may be such that the sampled places are low), so another one is taken elsewhere. Where fewer
+// than k were above the estimate, the pass is made again without it. For large k the scores are read three times, with
+// a histogram of a part of their bits each.
 
 namespace tidepool::kernels {
 namespace {
@@ -80,7 +81,7 @@ void take_selected(size_t count, Threshold threshold, const KeyOf& key_of, const
 /// Scores compared before a branch asks whether any was above.
 constexpr size_t kStep = 32;
 constexpr size_t kCandidatesMax = 8192;
-/// Scores the threshold is estimated from, evenly spaced.
+/// Scores the threshold is estimated from: one of each of as many equal parts, at places that repeat no pattern.
 constexpr size_t kSamples = 2048;
 /// How many times k the threshold is aimed at: if the sample is as good as a random one, fewer than k of the scores
 /// reach it once in a thousand times (a sum of six exponentials is below a sixth of its mean).
@@ -113,15 +114,30 @@ struct Candidates {
     count = kept;
     above = score_of(threshold.key);
   }
+  /// Forgets what is not above `threshold`. If fewer than k are left in the end, it was too high.
+  void raise(float threshold) {
+    if (threshold <= above) return;
+    const uint32_t least = order_key(threshold);
+    size_t kept = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (key[i] <= least) continue;
+      key[kept] = key[i];
+      index[kept++] = index[i];
+    }
+    count = kept;
+    above = threshold;
+  }
 };
 
-/// A value that about kAim * k of the scores are above.
-float estimate_threshold(std::span<const float> scores, size_t k) {
+/// A value that about kAim * k of the scores are above, by sample number `sample_number`.
+float estimate_threshold(std::span<const float> scores, size_t k, uint64_t sample_number) {
   std::array<uint32_t, kSamples> sample{};
   const size_t stride = scores.size() / kSamples;
   size_t selectable = 0;
   for (size_t i = 0; i < kSamples; ++i) {
-    sample[i] = order_key(scores[i * stride]);
+    // A multiplicative hash of both numbers, its upper bits.
+    const uint64_t hash = ((sample_number << 32U | i) + 1) * 0x9e3779b97f4a7c15U >> 32U;
+    sample[i] = order_key(scores[i * stride + (hash * stride >> 32U)]);
     selectable += sample[i] != 0 ? 1 : 0;
   }
   const size_t rank = std::max(kAim, kAim * k / stride + 1);
@@ -147,9 +163,19 @@ void add_step(const float* scores, size_t place, __m128 above, Candidates& candi
   }
 }
 
+/// Samples taken at most; beyond, each cut alone raises the threshold.
+constexpr uint64_t kSamplesMax = 3;
+
+void make_room(std::span<const float> scores, Candidates& candidates, uint64_t& sample_number) {
+  candidates.cut();
+  if (sample_number < kSamplesMax) candidates.raise(estimate_threshold(scores, candidates.k, sample_number++));
+}
+
 void collect(std::span<const float> scores, Candidates& candidates) {
   // Across pages, where the processor's own prefetch stops.
   constexpr size_t kAhead = 1024;
+  // Without an estimate to begin with none is wanted later.
+  uint64_t sample_number = candidates.above == kMinusInfinity ? kSamplesMax : 1;
   __m128 above = _mm_set1_ps(candidates.above);
   size_t begin = 0;
   for (; begin + kStep <= scores.size(); begin += kStep) {
@@ -159,7 +185,7 @@ void collect(std::span<const float> scores, Candidates& candidates) {
     if (!is_any_above(step, above)) continue;
     add_step(step, begin, above, candidates);
     if (candidates.count + kStep <= kCandidatesMax) continue;
-    candidates.cut();
+    make_room(scores, candidates, sample_number);
     above = _mm_set1_ps(candidates.above);
   }
   for (; begin < scores.size(); ++begin) {
@@ -182,7 +208,7 @@ size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t>
   TIDEPOOL_CHECK(indices.size() >= std::min(k, scores.size()), "top-k: no room for the indices");
   if (k == 0) return 0;
   if (k <= kSmallKMax && scores.size() >= 2 * kCandidatesMax) {
-    const float estimate = estimate_threshold(scores, k);
+    const float estimate = estimate_threshold(scores, k, 0);
     const size_t written = select_above(scores, estimate, k, indices);
     // Above -inf, fewer than k are all there are.
     if (written == k || estimate == kMinusInfinity) return written;

@@ -98,6 +98,23 @@ TEST(TopK, AgreesWithAStableSortOnUnkindOrders) {
   }
 }
 
+/// Low wherever a sample of one score from each of 2,048 equal parts might look, but for a few places of each part, and
+/// the other way round.
+TEST(TopK, AgreesWithAStableSortWhereMostPlacesMislead) {
+  Random random(4);
+  constexpr size_t kCount = size_t{2048} * 37;
+  for (const size_t first : {0U, 17U, 36U}) {
+    for (const float misleading : {-1e3F, 1e3F}) {
+      std::vector<float> scores = random.values(kCount);
+      for (size_t i = 0; i < kCount; ++i) {
+        if ((i % 37 + 37 - first) % 37 < 30) scores[i] += misleading;
+      }
+      for (const size_t k : {1U, 512U, 2048U})
+        ASSERT_EQ(selected(scores, k), selected_by_sort(scores, k)) << first << " " << misleading << " " << k;
+    }
+  }
+}
+
 TEST(TopK, OfEqualScoresTheLowestIndicesAreTaken) {
   const std::vector<float> equal(1'000'000, -1.5F);
   std::vector<uint32_t> first(512);

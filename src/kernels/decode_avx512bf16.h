@@ -1,0 +1,113 @@
+#pragma once
+
+#include "kernels/kernel_table.h"
+#include "kernels/vec_avx512.h"
+// After the Vec it is written in.
+#include "kernels/math_vector.h"
+
+// FP4 and FP8 codes as vectors of bfloat16 with their scales multiplied in: a power of two moves the exponent only,
+// which is exact as long as it stays that of a normal bfloat16 (subnormal ones count as zero in VDPBF16PS).
+
+namespace tidepool::kernels {
+namespace {
+
+struct alignas(64) Bytes64 {
+  uint8_t value[64];
+};
+struct alignas(64) Words32 {
+  uint16_t value[32];
+};
+
+/// Whether all `count` codes are within [low, high].
+inline bool are_within(const uint8_t* codes, size_t count, uint8_t low, uint8_t high) {
+  const __m512i least = _mm512_set1_epi8(static_cast<char>(low));
+  const __m512i span = _mm512_set1_epi8(static_cast<char>(high - low));
+  __mmask64 outside = 0;
+  for (size_t i = 0; i < count; i += 64) {
+    const __mmask64 present = count - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (count - i)) - 1;
+    const __m512i code = _mm512_maskz_loadu_epi8(present, codes + i);
+    outside |= _mm512_mask_cmpgt_epu8_mask(present, _mm512_sub_epi8(code, least), span);
+  }
+  return outside == 0;
+}
+
+/// 32 values that are exact in bfloat16, as such: the upper halves, in order.
+TIDEPOOL_INLINE __m512i narrowed(const float* x) {
+  alignas(64) static constexpr struct {
+    uint16_t word[32];
+  } kUpper = {{1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+               33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63}};
+  return _mm512_permutex2var_epi16(_mm512_loadu_si512(x), _mm512_load_si512(kUpper.word), _mm512_loadu_si512(x + 16));
+}
+
+/// Scales of E2M1 for which all is exact: 0.5 * 2^(2 - 127) is 2^-126; 6 * 2^(252 - 127) is below 2^128.
+inline constexpr uint8_t kFp4ScaleMin = 2;
+inline constexpr uint8_t kFp4ScaleMax = 252;
+/// Those of E4M3: 2^-9 * 2^(10 - 127) is 2^-126; 448 * 2^(246 - 127) is below 2^128.
+inline constexpr uint8_t kFp8ScaleMin = 10;
+inline constexpr uint8_t kFp8ScaleMax = 246;
+
+/// The 16 values of E2M1 as bfloat16 times 2^125, the largest power that keeps 6 finite. The scale is then taken off
+/// the exponent, which is subtracted with saturation: zeros stay zeros (-0 is stored as +0 for that), and nothing else
+/// gets there. Twice, because a permutation of words looks at five bits.
+constexpr Words32 fp4_values() {
+  // bfloat16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6; -0 is stored as +0, which the saturation needs. Twice, because the
+  // permutation looks at five bits.
+  constexpr uint16_t kMagnitudes[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
+  Words32 table{};
+  for (size_t i = 0; i < 32; ++i) {
+    const uint16_t magnitude = kMagnitudes[i % 8];
+    const unsigned sign = i % 16 >= 8 ? 0x8000U : 0U;
+    const unsigned raised = magnitude + (static_cast<unsigned>(kFp4ScaleMax - 127) << 7U);
+    table.value[i] = static_cast<uint16_t>(magnitude == 0 ? 0U : sign | raised);
+  }
+  return table;
+}
+inline constexpr Words32 kFp4Values = fp4_values();
+
+/// The upper (`part` 1) or lower (0) byte of the bfloat16 of each E4M3 magnitude 64 * half + i, times 2^-117: the
+/// smallest, 2^-9, then has the exponent of 2^-126. NaN is 0x7fff.
+constexpr Bytes64 e4m3_bytes(unsigned half, unsigned part) {
+  Bytes64 table{};
+  for (unsigned i = 0; i < 64; ++i) {
+    const unsigned code = 64 * half + i;
+    unsigned exponent = (code >> 3) + 120;
+    unsigned mantissa = code & 7U;
+    if (code < 8) {
+      // mantissa * 2^-9: move the leading one to bit 3; each step halves the power. 121 is the exponent of 2^-6.
+      exponent = 121;
+      for (; mantissa != 0 && mantissa < 8; mantissa <<= 1U)
+        --exponent;
+    }
+    unsigned bits = ((exponent - 117) << 7) | ((mantissa & 7U) << 4);
+    if (code == 0) bits = 0;
+    if (code == 0x7f) bits = 0x7fff;
+    table.value[i] = static_cast<uint8_t>(part == 1 ? bits >> 8 : bits & 0xffU);
+  }
+  return table;
+}
+inline constexpr Bytes64 kE4m3Low0 = e4m3_bytes(0, 0);
+inline constexpr Bytes64 kE4m3Low1 = e4m3_bytes(1, 0);
+inline constexpr Bytes64 kE4m3High0 = e4m3_bytes(0, 1);
+inline constexpr Bytes64 kE4m3High1 = e4m3_bytes(1, 1);
+
+/// 64 E4M3 codes: the first vector has columns 0 to 7 of each 16, the second the others. A lookup gives the two bytes
+/// of each bfloat16; `more`, the scale's power above 2^-117 at its place, is added to all but zeros, with saturation: a
+/// NaN, having the largest pattern, stays one.
+TIDEPOOL_INLINE void decode_fp8_half(const std::byte* codes, __m512i more, __m512i* out) {
+  const auto table = [](const Bytes64& bytes) { return _mm512_load_si512(bytes.value); };
+  const __m512i code = _mm512_loadu_si512(codes);
+  const __m512i low = _mm512_permutex2var_epi8(table(kE4m3Low0), code, table(kE4m3Low1));
+  const __m512i high = _mm512_permutex2var_epi8(table(kE4m3High0), code, table(kE4m3High1));
+  const __m512i magnitude[2] = {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+  const __m512i sign[2] = {_mm512_unpacklo_epi8(code, code), _mm512_unpackhi_epi8(code, code)};
+  for (size_t i = 0; i < 2; ++i) {
+    const __mmask32 is_nonzero = _mm512_test_epi16_mask(magnitude[i], magnitude[i]);
+    const __m512i scaled = _mm512_mask_adds_epi16(magnitude[i], is_nonzero, magnitude[i], more);
+    // 0xf8: scaled | (sign & 0x8000).
+    out[i] = _mm512_ternarylogic_epi32(scaled, sign[i], _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xf8);
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::kernels
