@@ -73,7 +73,7 @@ struct SchedulerOptions {
   int64_t max_model_len = 0;            ///< prompt and output; 0: what the model was made for
   size_t queue_limit = 256;             ///< requests that wait
   Replay replay = Replay::kBounded;
-  std::shared_ptr<EngineObserver> observer;                      ///< may be null
+  std::shared_ptr<EngineObserver> observer{};                    ///< may be null
   std::function<std::chrono::steady_clock::time_point()> now{};  ///< for tests; steady time otherwise
 };
 

@@ -193,6 +193,7 @@ class Loop {
   std::vector<JobPtr> active_;  ///< loading, reading, writing
   uint64_t services_ = 0;       ///< parts of forward calls given out so far
   uint64_t forward_calls_ = 0;
+  bool has_free_slots_ = false;    ///< something ended since the queue was looked at
   bool waits_for_memory_ = false;  ///< the first of the queue does
 };
 

@@ -80,7 +80,7 @@ bool Loop::take_news() {
     const auto has_news = [this] {
       return mailbox_.is_stopping || mailbox_.has_cancels || !mailbox_.arrivals.empty() || !mailbox_.loaded.empty();
     };
-    if (!has_runnable()) has_waited_in_vain = !mailbox_.news.wait_for(lock, wait_limit(), has_news);
+    if (!has_runnable() && !has_free_slots_) has_waited_in_vain = !mailbox_.news.wait_for(lock, wait_limit(), has_news);
     arrivals.swap(mailbox_.arrivals);
     loaded.swap(mailbox_.loaded);
     mailbox_.has_cancels = false;
@@ -168,6 +168,7 @@ size_t Loop::used_slots() const {
 
 /// Moves jobs from the queue to work, strictly in order: a large one is not passed by small ones for ever.
 void Loop::admit() {
+  has_free_slots_ = false;
   while (!waiting_.empty() && !waits_for_memory_) {
     const JobPtr job = waiting_.front();
     if (job->stage != Job::Stage::kEnded) {
@@ -226,6 +227,7 @@ void Loop::begin_reading(Job& job, SequenceState state) {
   continuation.add_prompt(job.request.prompt);
   job.choices.emplace_back(std::move(state), std::move(continuation));
   if (options_.observer) options_.observer->on_lookup(job.report);
+  publish_status();  // it waits no more
   job.gate.call([&](SequenceListener& listener) { listener.on_start(job.report); });
 }
 
@@ -234,6 +236,7 @@ void Loop::end_choice(Job& job, size_t index, FinishReason reason) {
   if (engine_.cache != nullptr)
     engine_.cache->snapshot(*choice.state, job.request.images, job.request.cache_salt, job.reserved());
   choice.state.reset();
+  has_free_slots_ = true;
   choice.end.reason = reason;
   choice.end.tokens = choice.continuation.count();
   job.gate.call([&](SequenceListener& listener) { listener.on_choice_end(index, choice.end); });
@@ -260,6 +263,7 @@ void Loop::end_job(Job& job, RequestRecord::End end, const std::optional<Error>&
   job.stage = Job::Stage::kEnded;
   job.choices.clear();
   job.reservation = {};
+  has_free_slots_ = true;
   waits_for_memory_ = false;
   job.gate.call([&](SequenceListener& listener) { listener.on_end(error); });
 }
