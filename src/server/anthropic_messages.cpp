@@ -110,8 +110,31 @@ ChatMessage read_tool_result(const JsonFields& block) {
   return result;
 }
 
+/// Sees to it that every call has its result in the next message, and says where not.
+class CallCheck {
+ public:
+  void begin_message(const JsonFields& message, std::string_view role) {
+    if (open_.empty() || role == "user") return;
+    message.fail("content", fmt::format("the calls before it have no results: \"{}\"", printable(*open_.begin(), 80)));
+  }
+  void add_call(const JsonFields& block, const std::string& id) {
+    if (!open_.insert(id).second) block.fail("id", "is used by another call of this message");
+  }
+  void add_result(const JsonFields& block, const std::string& id) {
+    if (open_.erase(id) == 0) block.fail("tool_use_id", "names no call of the assistant's message before");
+  }
+  void end_user_message(const JsonFields& message) { require_results(message.path("content")); }
+  void require_results(const std::string& path) const {
+    if (open_.empty()) return;
+    refuse_field(path, fmt::format("there is no tool_result for the call \"{}\"", printable(*open_.begin(), 80)));
+  }
+
+ private:
+  std::set<std::string> open_;  ///< ids of calls without their results yet
+};
+
 /// A user's turn: results of calls become messages of their own, in front of what else it says.
-void read_user(const JsonFields& message, std::vector<ChatMessage>& messages) {
+void read_user(const JsonFields& message, CallCheck& calls, std::vector<ChatMessage>& messages) {
   const Json* content = message.find("content");
   if (content == nullptr) message.fail("content", "is missing");
   ChatMessage rest;
@@ -128,6 +151,7 @@ void read_user(const JsonFields& message, std::vector<ChatMessage>& messages) {
     const std::string& type = block.required_string("type");
     if (type == "tool_result") {
       messages.push_back(read_tool_result(block));
+      calls.add_result(block, messages.back().tool_call_id);
       has_results = true;
     } else if (type == "text") {
       rest.content.push_back(text_block(block.required_string("text")));
@@ -154,7 +178,7 @@ void append_joined(std::string& text, const std::string& more, std::string_view 
   text += more;
 }
 
-void read_assistant(const JsonFields& message, std::vector<ChatMessage>& messages) {
+void read_assistant(const JsonFields& message, CallCheck& calls, std::vector<ChatMessage>& messages) {
   const Json* content = message.find("content");
   if (content == nullptr) message.fail("content", "is missing");
   if (content->is_string()) {
@@ -175,6 +199,7 @@ void read_assistant(const JsonFields& message, std::vector<ChatMessage>& message
       (void)block.string("signature");
     } else if (type == "tool_use") {
       turn.tool_calls.push_back(read_tool_use(block));
+      calls.add_call(block, turn.tool_calls.back().id);
     } else if (type != "redacted_thinking") {
       refuse_block(block.own_path(), type);
     }
@@ -191,13 +216,16 @@ void read_messages(const JsonFields& body, ChatRequest& chat) {
   const Json::Array* list = body.list("messages");
   if (list == nullptr) body.fail("messages", "is missing");
   if (list->empty()) body.fail("messages", "must not be empty");
+  CallCheck calls;
   for (size_t i = 0; i < list->size(); ++i) {
     const JsonFields message((*list)[i], element_path("messages", i));
     const std::string& role = message.required_string("role");
+    calls.begin_message(message, role);
     if (role == "user") {
-      read_user(message, chat.messages);
+      read_user(message, calls, chat.messages);
+      calls.end_user_message(message);
     } else if (role == "assistant") {
-      read_assistant(message, chat.messages);
+      read_assistant(message, calls, chat.messages);
     } else if (role == "system") {
       const Json* content = message.find("content");
       if (content == nullptr) message.fail("content", "is missing");
@@ -206,6 +234,7 @@ void read_messages(const JsonFields& body, ChatRequest& chat) {
       message.fail("role", fmt::format("\"{}\" is none of user, assistant, system", printable(role, 40)));
     }
   }
+  calls.require_results("messages");
   // As in Anthropic's API, a last turn of the assistant's is to be gone on with.
   const ChatMessage& last = chat.messages.back();
   chat.continues_last_message = last.role == ChatRole::kAssistant && last.tool_calls.empty();

@@ -75,8 +75,9 @@ bool is_same_origin(std::string_view origin, const HttpRequest& request) {
   return host != nullptr && scheme != std::string_view::npos && is_same_header(origin.substr(scheme + 3), *host);
 }
 
+/// Pages without an origin of their own, which any page can make, say "null".
 bool is_web_origin(std::string_view origin) {
-  return origin.starts_with("http://") || origin.starts_with("https://");
+  return origin.starts_with("http://") || origin.starts_with("https://") || origin == "null";
 }
 
 }  // namespace
@@ -253,7 +254,8 @@ std::vector<HttpHeader> ApiServer::Impl::common_headers(const HttpRequest& reque
   if (dialect_of(request) == ErrorDialect::kAnthropic) headers.push_back({"request-id", request.id});
   const Service* serving = service.load(std::memory_order_acquire);
   if (serving != nullptr && !serving->script_name().empty()) {
-    headers.push_back({"x-tidepool-script", serving->script_name()});
+    const std::string name = serving->script_name();  // whose folders are nobody's business
+    headers.push_back({"x-tidepool-script", name.substr(name.rfind('/') + 1)});
   }
   const std::string* origin = request.find_header("origin");
   if (origin == nullptr || options.allowed_origins.empty()) return headers;

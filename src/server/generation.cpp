@@ -74,6 +74,7 @@ struct Generation::Prompt final : public ServiceListener {
   Generation& owner;
   size_t index;
   PreparedRequest prepared;
+  int64_t max_tokens = 0;           ///< 0: none was asked for
   std::vector<int32_t> prompt_ids;  ///< until it is known where a kept context differs
   CacheReport cache;
   std::vector<int64_t> generated;         ///< by choice
@@ -94,6 +95,7 @@ void Generation::run(Parts parts) {
     auto prompt = std::make_unique<Prompt>(*self, i);
     prompt->generated.resize(requests[i].choice_count);
     prompt->last.resize(requests[i].choice_count);
+    prompt->max_tokens = requests[i].max_tokens.value_or(0);
     prompt->prepared = self->parts_.service.prepare(std::move(requests[i]));
     prompt->prompt_ids = prompt->prepared.prompt_ids;
     self->prompts_.push_back(std::move(prompt));
@@ -156,6 +158,7 @@ void Generation::handle(Happening& happening) {
       record.finish = metric_finish(*happening.outcome);
       record.prompt_tokens = prompt.cache.prompt_tokens;
       record.generation_tokens = happening.outcome->usage.completion_tokens;
+      record.max_tokens = prompt.max_tokens;
       record.choices = static_cast<int64_t>(prompt.generated.size());
       parts_.metrics.count_request(record);
       return send();

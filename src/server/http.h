@@ -140,8 +140,8 @@ class HttpServer {
   void drain();
   /// Ends the grace of a stop() under way. Any thread.
   void hurry();
-  /// Takes no more connections, lets answers under way end for at most `grace`, then cuts off what is left and ends all
-  /// threads.
+  /// Lets answers under way end for at most `grace`; connections close with their answers meanwhile. Then takes no more
+  /// connections, cuts off what is left and ends all threads.
   void stop(std::chrono::milliseconds grace);
 
  private:

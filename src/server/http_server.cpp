@@ -677,10 +677,6 @@ void HttpServer::Impl::stop(std::chrono::milliseconds grace) {
   if (std::exchange(is_stopped, true)) return;
   shared->is_draining = true;
   const Clock::time_point end = Clock::now() + grace;
-  on_every_loop([this](Loop& loop) {
-    ErrorValue ignored;  // closed either way
-    if (&loop == loops.front().get()) acceptor->close(ignored);
-  });
   const auto cut_all = [this](bool is_busy_too) {
     on_every_loop([is_busy_too](Loop& loop) {
       const std::vector<std::shared_ptr<Connection>> connections(loop.connections.begin(), loop.connections.end());
@@ -688,11 +684,14 @@ void HttpServer::Impl::stop(std::chrono::milliseconds grace) {
         is_busy_too ? connection->cut() : connection->cut_if_idle();
     });
   };
-  while (true) {
-    cut_all(false);
-    if (shared->open_exchanges == 0 || shared->is_hurried || Clock::now() >= end) break;
+  // Who comes meanwhile is told that this server is leaving.
+  cut_all(false);
+  while (shared->open_exchanges > 0 && !shared->is_hurried && Clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  on_every_loop([this](Loop& loop) {
+    ErrorValue ignored;  // closed either way
+    if (&loop == loops.front().get()) acceptor->close(ignored);
+  });
   cut_all(true);
   shared->background->join();
   on_every_loop([](Loop& loop) {

@@ -1,0 +1,390 @@
+#include "server/api_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include "server/fake_service.h"
+#include "server/test_client.h"
+
+namespace tidepool {
+namespace {
+
+using server_testing::ask;
+using server_testing::Client;
+using server_testing::FakeService;
+using server_testing::Response;
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::Not;
+using Kind = CompletionEvent::Kind;
+
+struct Dialect {
+  std::string name;
+  std::string path;
+  std::string body;  ///< without its last brace
+};
+
+const std::vector<Dialect>& dialects() {
+  static const std::vector<Dialect> all = {
+      {"chat", "/v1/chat/completions", R"({"model":"tiny","messages":[{"role":"user","content":"hi"}])"},
+      {"completions", "/v1/completions", R"({"model":"tiny","prompt":"hi","max_tokens":100)"},
+      {"responses", "/v1/responses", R"({"model":"tiny","input":"hi")"},
+      {"messages", "/v1/messages", R"({"model":"tiny","max_tokens":100,"messages":[{"role":"user","content":"hi"}])"},
+  };
+  return all;
+}
+
+class ApiServerTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    LoadOptions options;
+    options.folder = std::string(TIDEPOOL_GOLDEN_DIR) + "/ckpt";
+    options.threads = 1;
+    shared_model = LoadedModel::load(options);
+  }
+  static void TearDownTestSuite() { shared_model.reset(); }
+
+  static ApiServerOptions options() {
+    ApiServerOptions result;
+    result.http.port = 0;
+    result.http.tick = milliseconds(5);
+    result.model_names = {"tiny", "alias"};
+    result.version = "1.2.3";
+    return result;
+  }
+  void serve(ApiServerOptions given) {
+    server = std::make_unique<ApiServer>(std::move(given));
+    server->set_service(service);
+  }
+  [[nodiscard]] uint16_t port() const { return server->http().port(); }
+  [[nodiscard]] double metric(const std::string& name) const {
+    const std::string text = ask(port(), "GET", "/metrics").body;
+    const size_t at = text.find("\n" + name + "{");
+    EXPECT_NE(at, std::string::npos) << name;
+    return std::stod(text.substr(text.find("} ", at) + 2));
+  }
+
+  static std::shared_ptr<const LoadedModel> shared_model;
+  FakeService service{shared_model};
+  std::unique_ptr<ApiServer> server;
+};
+
+std::shared_ptr<const LoadedModel> ApiServerTest::shared_model;
+
+// --- routes ---------------------------------------------------------------------------------------------------------
+
+TEST_F(ApiServerTest, SmallRoutesAnswer) {
+  serve(options());
+  EXPECT_EQ(ask(port(), "GET", "/health").status, 200);
+  EXPECT_EQ(ask(port(), "GET", "/health").body, "");
+  EXPECT_EQ(ask(port(), "GET", "/ping").status, 200);
+  EXPECT_EQ(ask(port(), "GET", "/version").body, R"({"version":"1.2.3"})");
+  EXPECT_EQ(ask(port(), "GET", "/load").body, R"({"server_load":0})");
+  EXPECT_EQ(ask(port(), "HEAD", "/").status, 200);
+  const Response page = ask(port(), "GET", "/");
+  EXPECT_THAT(page.header("Content-Type"), HasSubstr("text/html"));
+  EXPECT_THAT(page.header("Content-Security-Policy"), HasSubstr("default-src 'none'"));
+}
+
+TEST_F(ApiServerTest, ModelsAreListedForClientsOfBothApis) {
+  serve(options());
+  for (const std::string path : {"/v1/models", "/models", "/beta/models"}) {
+    const Json list = ask(port(), "GET", path).json();
+    EXPECT_EQ(list.find("object")->as_string(), "list");
+    EXPECT_EQ(list.find("first_id")->as_string(), "tiny");
+    const Json& model = list.find("data")->as_array()[1];
+    EXPECT_EQ(model.find("id")->as_string(), "alias");
+    EXPECT_EQ(model.find("max_model_len")->try_int64(), 1024);
+    EXPECT_EQ(model.find("type")->as_string(), "model");
+  }
+  EXPECT_EQ(ask(port(), "GET", "/v1/models/tiny").json().find("id")->as_string(), "tiny");
+  const Response unknown = ask(port(), "GET", "/v1/models/other");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_THAT(unknown.body, HasSubstr("model_not_found"));
+  EXPECT_THAT(ask(port(), "GET", "/v1/models/other", "", {{"anthropic-version", "2023-06-01"}}).body,
+              HasSubstr("not_found_error"));
+}
+
+TEST_F(ApiServerTest, UnknownPathsAndMethodsAreRefusedInTheDialectsWords) {
+  serve(options());
+  EXPECT_EQ(ask(port(), "GET", "/v1/nothing").status, 404);
+  EXPECT_EQ(ask(port(), "GET", "/v1/chat/completions").status, 405);
+  EXPECT_EQ(ask(port(), "GET", "/v1/responses/resp_1").status, 404);
+  EXPECT_EQ(ask(port(), "DELETE", "/v1/responses/resp_1").status, 404);
+  EXPECT_THAT(ask(port(), "GET", "/v1/messages").body, HasSubstr(R"("type":"error")"));
+  EXPECT_EQ(ask(port(), "GET", "/v1/messages", "", {{"x-request-id", "r1"}}).header("request-id"), "r1");
+}
+
+TEST_F(ApiServerTest, PathsWithAndWithoutVersion) {
+  serve(options());
+  for (const std::string path : {"/v1/chat/completions", "/chat/completions", "/beta/chat/completions",
+                                 "/beta/v1/chat/completions", "/v1/chat/completions?beta=true", "/v1/responses",
+                                 "/responses", "/v1/messages", "/anthropic/v1/messages", "/completions"}) {
+    const Response response = ask(port(), "POST", path, "{}");
+    EXPECT_EQ(response.status, 400) << path;
+    EXPECT_THAT(response.body, HasSubstr("model")) << path;
+  }
+}
+
+// --- who may ask ----------------------------------------------------------------------------------------------------
+
+TEST_F(ApiServerTest, AKeyIsAskedForWhereTextIsAndNotForHealth) {
+  ApiServerOptions keyed = options();
+  keyed.api_key = "secret";
+  serve(keyed);
+  for (const std::string path : {"/health", "/ping", "/metrics", "/"})
+    EXPECT_EQ(ask(port(), "GET", path).status, 200) << path;
+  EXPECT_EQ(ask(port(), "GET", "/v1/models").status, 401);
+  for (const std::string wrong : {"Bearer secre", "Bearer secrets", "Bearer Secret", "secret", "Bearer ", ""})
+    EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"Authorization", wrong}}).status, 401) << wrong;
+  EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"Authorization", "bearer secret"}}).status, 200);
+  EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"x-api-key", "secret"}}).status, 200);
+  EXPECT_THAT(ask(port(), "POST", "/v1/chat/completions", "{}").body, HasSubstr("invalid_api_key"));
+  EXPECT_THAT(ask(port(), "POST", "/v1/messages", "{}").body, HasSubstr("authentication_error"));
+}
+
+TEST_F(ApiServerTest, PagesFromElsewhereMayNotAskUnlessAllowed) {
+  serve(options());
+  const std::string own = "http://127.0.0.1";
+  EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"Origin", own}}).status, 200);
+  EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"Origin", "null"}}).status, 403);
+  const Response foreign = ask(port(), "GET", "/v1/models", "", {{"Origin", "https://example.com"}});
+  EXPECT_EQ(foreign.status, 403);
+  EXPECT_EQ(foreign.header("Access-Control-Allow-Origin"), "");
+  ApiServerOptions open = options();
+  open.allowed_origins = {"https://example.com"};
+  serve(open);
+  const Response allowed = ask(port(), "OPTIONS", "/v1/chat/completions", "", {{"Origin", "https://example.com"}});
+  EXPECT_EQ(allowed.status, 204);
+  EXPECT_EQ(allowed.header("Access-Control-Allow-Origin"), "https://example.com");
+  EXPECT_THAT(allowed.header("Access-Control-Allow-Headers"), HasSubstr("authorization"));
+  EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"Origin", "https://www.example.com"}}).status, 403);
+}
+
+TEST_F(ApiServerTest, OtherModelsAreNotFoundButClaudesNamesAre) {
+  serve(options());
+  const Response unknown =
+      ask(port(), "POST", "/v1/chat/completions", R"({"model":"gpt","messages":[{"role":"user","content":"a"}]})");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_THAT(unknown.body, HasSubstr(R"("param":"model","code":"model_not_found")"));
+  EXPECT_EQ(ask(port(), "POST", "/v1/messages/count_tokens",
+                R"({"model":"claude-x","messages":[{"role":"user","content":"a"}]})")
+                .body,
+            R"({"input_tokens":3})");
+}
+
+// --- when requests cannot be taken ----------------------------------------------------------------------------------
+
+TEST_F(ApiServerTest, WhileLoadingHealthSaysHowFarAndRequestsAreToComeLater) {
+  server = std::make_unique<ApiServer>(options());
+  server->set_progress("weights", 3, 10);
+  const Response health = ask(port(), "GET", "/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.body, R"({"status":"loading","part":"weights","done":3,"total":10})");
+  EXPECT_EQ(ask(port(), "GET", "/ping").status, 200);
+  for (const Dialect& dialect : dialects()) {
+    const Response response = ask(port(), "POST", dialect.path, dialect.body + "}");
+    EXPECT_EQ(response.status, dialect.name == "messages" ? 529 : 503) << dialect.name;
+    EXPECT_NE(response.header("Retry-After"), "") << dialect.name;
+  }
+  server->set_service(service);
+  EXPECT_EQ(ask(port(), "GET", "/health").status, 200);
+}
+
+TEST_F(ApiServerTest, RefusalComesBeforeTheFirstByteOfAStream) {
+  serve(options());
+  const std::vector<std::pair<Busy, int>> cases = {
+      {{Busy::Reason::kQueueFull, 7}, 429}, {{Busy::Reason::kNoMemory, 3}, 503}, {{Busy::Reason::kDraining, 1}, 503}};
+  for (const auto& [busy, status] : cases) {
+    service.busy = busy;
+    for (const Dialect& dialect : dialects()) {
+      for (const std::string stream : {"true", "false"}) {
+        const Response response = ask(port(), "POST", dialect.path, dialect.body + ",\"stream\":" + stream + "}");
+        EXPECT_EQ(response.status, status == 503 && dialect.name == "messages" ? 529 : status);
+        EXPECT_EQ(response.header("Retry-After"), std::to_string(busy.retry_after_s));
+        EXPECT_THAT(response.body, HasSubstr("\"error\""));
+      }
+    }
+  }
+}
+
+TEST_F(ApiServerTest, AContextThatIsTooLongIsTheClientsError) {
+  serve(options());
+  service.prepare_error = Error(ErrorCode::kResourceExhausted, "the prompt has 2000 tokens, the context holds 1024");
+  const Response chat = ask(port(), "POST", dialects()[0].path, dialects()[0].body + "}");
+  EXPECT_EQ(chat.status, 400);
+  EXPECT_THAT(chat.body, HasSubstr("2000"));
+  EXPECT_THAT(chat.body, HasSubstr("context_length_exceeded"));
+  EXPECT_EQ(ask(port(), "POST", dialects()[3].path, dialects()[3].body + "}").status, 400);
+}
+
+TEST_F(ApiServerTest, ErrorsOfTheServersOwnTellNothingOfFiles) {
+  serve(options());
+  service.prepare_error = Error(ErrorCode::kIo, "/secret/path: broken");
+  const Response response = ask(port(), "POST", dialects()[0].path, dialects()[0].body + "}");
+  EXPECT_EQ(response.status, 500);
+  EXPECT_THAT(response.body, Not(HasSubstr("secret")));
+}
+
+TEST_F(ApiServerTest, ManyPromptsAreTakenTogetherOrNotAtAll) {
+  serve(options());
+  service.at_submit = [this](size_t /*request*/) { service.busy = Busy{Busy::Reason::kQueueFull, 1}; };
+  const Response response = ask(port(), "POST", "/v1/completions", R"({"model":"tiny","prompt":["a","b"]})");
+  EXPECT_EQ(response.status, 429);
+  service.wait_for_drop(0);
+}
+
+TEST_F(ApiServerTest, DeadlinesTravelWithTheRequest) {
+  ApiServerOptions limited = options();
+  limited.request_timeout = milliseconds(60'000);
+  serve(limited);
+  service.at_submit = [this](size_t request) {
+    service.start(request);
+    service.end(request, Error(ErrorCode::kCancelled, "the deadline has passed"));
+  };
+  EXPECT_EQ(ask(port(), "POST", dialects()[0].path, dialects()[0].body + "}").status, 504);
+  EXPECT_TRUE(service.request(0).request.deadline.has_value());
+}
+
+// --- the way of an answer -------------------------------------------------------------------------------------------
+
+TEST_F(ApiServerTest, PiecesArriveWhileTheAnswerIsWritten) {
+  serve(options());
+  Client client(port());
+  client.send_request("POST", dialects()[0].path, dialects()[0].body + ",\"stream\":true}");
+  const size_t request = service.wait_for_requests(1);
+  service.start(request);
+  EXPECT_THAT(client.read_until("\n\n"), HasSubstr("\"role\":\"assistant\""));
+  service.say(request, Kind::kContent, "one");
+  EXPECT_THAT(client.read_until("\n\n"), HasSubstr("\"content\":\"one\""));
+  service.finish(request);
+  service.end(request);
+  EXPECT_THAT(client.read_until("[DONE]\n\n"), HasSubstr("\"finish_reason\":\"stop\""));
+  service.wait_for_drop(request);
+}
+
+TEST_F(ApiServerTest, AFailureUnderWayEndsTheStreamWithAnError) {
+  serve(options());
+  const std::vector<std::string> marks = {"data: {\"error\":", "data: {\"error\":", "response.failed", "event: error"};
+  for (size_t i = 0; i < dialects().size(); ++i) {
+    service.at_submit = [this](size_t request) {
+      service.start(request);
+      service.say(request, Kind::kContent, "so far");
+      service.end(request, Error(ErrorCode::kNumeric, "no usable logits"));
+    };
+    const Response response = ask(port(), "POST", dialects()[i].path, dialects()[i].body + ",\"stream\":true}");
+    EXPECT_EQ(response.status, 200);
+    EXPECT_THAT(response.body, HasSubstr("so far"));
+    EXPECT_THAT(response.body, HasSubstr(marks[i])) << dialects()[i].name;
+    EXPECT_THAT(response.body, Not(HasSubstr("[DONE]")));
+    const Response whole = ask(port(), "POST", dialects()[i].path, dialects()[i].body + "}");
+    EXPECT_EQ(whole.status, 500) << dialects()[i].name;
+  }
+}
+
+TEST_F(ApiServerTest, AClientThatLeavesStopsItsRequestInEveryDialectAndState) {
+  serve(options());
+  size_t count = 0;
+  for (const Dialect& dialect : dialects()) {
+    for (const std::string stream : {"true", "false"}) {
+      for (const int state : {0, 1, 2}) {  // queued, prompt being read, writing
+        Client client(port());
+        client.send_request("POST", dialect.path, dialect.body + ",\"stream\":" + stream + "}");
+        const size_t request = service.wait_for_requests(++count);
+        if (state > 0) service.start(request);
+        if (state > 1) service.say(request, Kind::kContent, "word");
+        client.close();
+        service.wait_for_drop(request);
+      }
+    }
+  }
+  EXPECT_EQ(service.status().running, 0);
+  EXPECT_EQ(metric("vllm:num_requests_running"), 0);
+  EXPECT_THAT(ask(port(), "GET", "/metrics").body, HasSubstr("finished_reason=\"abort\"} " + std::to_string(count)));
+}
+
+TEST_F(ApiServerTest, AQuietPrefillIsKeptAlive) {
+  ApiServerOptions quick = options();
+  quick.http.keep_alive_interval = milliseconds(10);
+  serve(quick);
+  const std::vector<std::string> marks = {": keep-alive", ": keep-alive", ": keep-alive", "event: ping"};
+  for (size_t i = 0; i < dialects().size(); ++i) {
+    Client client(port());
+    client.send_request("POST", dialects()[i].path, dialects()[i].body + ",\"stream\":true}");
+    const size_t request = service.wait_for_requests(i + 1);
+    EXPECT_THAT(client.read_until(marks[i]), HasSubstr(marks[i])) << dialects()[i].name;
+    service.start(request);
+    service.say(request, Kind::kContent, "late");
+    EXPECT_THAT(client.read_until("late"), HasSubstr("late"));
+  }
+}
+
+TEST_F(ApiServerTest, StoppingLetsStreamsEndAndRefusesNewRequests) {
+  serve(options());
+  Client client(port());
+  client.send_request("POST", dialects()[0].path, dialects()[0].body + ",\"stream\":true}");
+  const size_t request = service.wait_for_requests(1);
+  service.start(request);
+  (void)client.read_until("\n\n");
+  std::jthread stopper([this] { server->stop(std::chrono::minutes(1)); });
+  Response refused;
+  do {
+    refused = ask(port(), "GET", "/health");
+  } while (refused.status == 200);
+  EXPECT_EQ(refused.body, R"({"status":"draining"})");
+  EXPECT_EQ(ask(port(), "POST", dialects()[0].path, dialects()[0].body + "}").status, 503);
+  service.say(request, Kind::kContent, "last words");
+  service.finish(request);
+  service.end(request);
+  EXPECT_THAT(client.read_until("[DONE]"), HasSubstr("last words"));
+  stopper.join();
+}
+
+TEST_F(ApiServerTest, TheAccessLogHasNoTextButTheTrace) {
+  std::mutex mutex;
+  std::string log;
+  ApiServerOptions logged = options();
+  logged.access_log = [&](std::string_view line) {
+    const std::lock_guard lock(mutex);
+    log += line;
+  };
+  serve(logged);
+  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  (void)ask(port(), "POST", "/v1/chat/completions?key=1", R"({"model":"private words"})",
+            {{"traceparent", trace}, {"x-request-id", "id\"1"}});
+  server.reset();
+  const std::lock_guard lock(mutex);
+  const Json line = parse_json(log);
+  EXPECT_EQ(line.find("traceparent")->as_string(), trace);
+  EXPECT_EQ(line.find("request_id")->as_string(), "id\"1");
+  EXPECT_EQ(line.find("path")->as_string(), "/v1/chat/completions");
+  EXPECT_EQ(line.find("status")->try_int64(), 404);
+  EXPECT_THAT(log, Not(HasSubstr("private")));
+}
+
+TEST_F(ApiServerTest, MetricsCountWhatWasAskedAndAnswered) {
+  serve(options());
+  service.at_submit = [this](size_t request) {
+    service.start(request, 10, 6);
+    service.say(request, Kind::kContent, "a");
+    service.say(request, Kind::kContent, "b");
+    service.finish(request);
+    service.end(request);
+  };
+  (void)ask(port(), "POST", dialects()[0].path, dialects()[0].body + "}");
+  EXPECT_EQ(metric("vllm:prompt_tokens_total"), 10);
+  EXPECT_EQ(metric("vllm:prefix_cache_hits_total"), 6);
+  EXPECT_EQ(metric("vllm:generation_tokens_total"), 2);
+  const std::string text = ask(port(), "GET", "/metrics").body;
+  EXPECT_THAT(text,
+              HasSubstr("vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"stop\"} 1"));
+  EXPECT_THAT(text, HasSubstr("http_requests_total{handler=\"/chat/completions\",method=\"POST\",status=\"200\"} 1"));
+  EXPECT_THAT(text, HasSubstr("vllm:time_to_first_token_seconds_count{model_name=\"tiny\",engine=\"0\"} 1"));
+  EXPECT_THAT(text, HasSubstr("le=\"+Inf\"} 1"));
+}
+
+}  // namespace
+}  // namespace tidepool
