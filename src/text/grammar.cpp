@@ -30,7 +30,8 @@ class GrammarMaker {
     if (grammar_.start == OutputStart::kReasoning) {
       const uint32_t reasoning = root.add_state();
       root.add_empty(state, reasoning);
-      add_free_text(root, reasoning);
+      root.add_edge(reasoning, 0, kThinkEndByte - 1, reasoning);
+      root.set_free(reasoning);
       state = root.add_state();
       root.add_edge(reasoning, kThinkEndByte, kThinkEndByte, state);
     }

@@ -155,7 +155,10 @@ class Determiniser {
       }
       for (const GrammarAutomaton::Call& call : from.calls)
         by_rule[call.rule].push_back(call.target);
-      if (from.plain.kind != PlainKind::kNone) state.plain = from.plain;
+      // Beside others a state's limit may not be the last word.
+      const bool is_plain =
+          from.plain.kind != PlainKind::kNone && (subset.size() == 1 || from.plain.chars_max >= PlainRun::kExactBelow);
+      if (is_plain) state.plain = from.plain;
       state.is_free = state.is_free || from.is_free;
       state.is_final = state.is_final || member == RuleNfa::kEnd;
     }
@@ -279,12 +282,26 @@ void GrammarBuilder::compute_heights() {
   }
 }
 
+/// A state that goes on with a call takes the plain characters that the called rule takes.
+void GrammarBuilder::inherit_plain_runs() {
+  for (GrammarAutomaton::State& state : automaton_.states_) {
+    if (state.plain.kind != PlainKind::kNone) continue;
+    for (const GrammarAutomaton::Call& call : automaton_.calls(state)) {
+      const PlainRun plain = automaton_.states_[automaton_.rules_[call.rule].entry].plain;
+      const bool is_only_way = state.call_count == 1 && state.edge_count == 0;
+      if (plain.kind != PlainKind::kNone && (is_only_way || plain.chars_max >= PlainRun::kExactBelow))
+        state.plain = plain;
+    }
+  }
+}
+
 GrammarAutomaton GrammarBuilder::finish(uint32_t root) {
   for (const GrammarAutomaton::Rule& rule : automaton_.rules_)
     TIDEPOOL_CHECK(rule.entry != kUndefined, "every rule is defined");
   automaton_.root_ = root;
   compute_first();
   compute_heights();
+  inherit_plain_runs();
   const uint32_t height = automaton_.state(automaton_.start()).height;
   if (height == GrammarAutomaton::kNever) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -38,8 +38,10 @@ enum class PlainKind : uint8_t {
 /// What a state says about plain characters.
 struct PlainRun {
   PlainKind kind = PlainKind::kNone;
-  /// So many of them are taken from here, and not one more; kUnlimited: any number.
+  /// So many of them are taken from here, and not one more; kUnlimited: any number. From kExactBelow on only a lower
+  /// bound is meant.
   uint32_t chars_max = 0;
+  static constexpr uint32_t kExactBelow = 32;
   static constexpr uint32_t kUnlimited = std::numeric_limits<uint32_t>::max();
 };
 
@@ -141,8 +143,8 @@ class RuleNfa {
 class GrammarBuilder {
  public:
   /// States of all rules together, and sizes of the sets the subset construction meets: a grammar beyond is refused.
-  static constexpr size_t kStatesMax = 200'000;
-  static constexpr size_t kWorkMax = 8'000'000;
+  static constexpr size_t kStatesMax = 500'000;
+  static constexpr size_t kWorkMax = 20'000'000;
 
   /// A rule to be defined later; calls may name it at once.
   [[nodiscard]] uint32_t declare_rule();
@@ -155,6 +157,7 @@ class GrammarBuilder {
  private:
   void compute_first();
   void compute_heights();
+  void inherit_plain_runs();
 
   GrammarAutomaton automaton_;
   size_t work_ = 0;

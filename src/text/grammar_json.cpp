@@ -117,8 +117,10 @@ void SchemaRules::add_array(RuleNfa& nfa, uint32_t from, const ArraySpec& array,
   };
   const uint32_t end = nfa.add_state();
   nfa.add_byte(end, ']', to);
-  uint32_t element = after_white_space(nfa, nfa.add_text(from, "["));
-  if (array.count_min == 0) nfa.add_empty(element, end);
+  const uint32_t begin = after_white_space(nfa, nfa.add_text(from, "["));
+  if (array.count_min == 0) nfa.add_empty(begin, end);
+  uint32_t element = nfa.add_state();
+  nfa.add_empty(begin, element);
   for (size_t i = 0;; ++i) {
     const std::optional<uint32_t> node = element_at(i);
     const bool is_full = array.count_max != kUnlimitedCount && i >= array.count_max;

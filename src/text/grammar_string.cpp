@@ -13,6 +13,18 @@ constexpr char32_t kLargest = 0x10FFFF;
 constexpr char32_t kBar = 0xFF5C;
 constexpr std::string_view kBarText = "｜";
 
+/// Whether any text may follow.
+bool takes_all(const CharDfa& pattern, size_t index) {
+  const auto only_edge = [&](size_t state) -> const CharDfa::Edge* {
+    const std::vector<CharDfa::Edge>& edges = pattern.states()[state].edges;
+    return edges.size() == 1 && edges[0].first == 0 && edges[0].last == kLargest ? edges.data() : nullptr;
+  };
+  const CharDfa::Edge* edge = only_edge(index);
+  if (edge == nullptr) return false;
+  const CharDfa::Edge* next = only_edge(edge->target);
+  return next != nullptr && next->target == edge->target;
+}
+
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
     text.replace(at, from.size(), to);
@@ -234,9 +246,7 @@ uint32_t SharedRules::pattern_string(const CharDfa& pattern, Form form) {
     for (const CharDfa::Edge& edge : state.edges)
       add_edge(nfa, states[i], edge, form, states[edge.target]);
     if (state.is_accepting) nfa.add_byte(states[i], end.front(), end.size() == 1 ? RuleNfa::kEnd : closing);
-    const bool takes_all = state.edges.size() == 1 && state.edges.front().first == 0 &&
-                           state.edges.front().last == kLargest && state.edges.front().target == i;
-    if (takes_all && has_quote) nfa.set_plain(states[i], {PlainKind::kJson, PlainRun::kUnlimited});
+    if (has_quote && takes_all(pattern, i)) nfa.set_plain(states[i], {PlainKind::kJson, PlainRun::kUnlimited});
   }
   if (form == Form::kRaw) nfa.add_text(closing, end.substr(1), RuleNfa::kEnd);
   const uint32_t rule = builder_.declare_rule();

@@ -72,7 +72,9 @@ class SchemaCompiler {
 
   /// The node of the values that satisfy all of these.
   uint32_t node_of(Schemas schemas) {
-    std::erase_if(schemas, [](const Json* schema) { return is_boolean(*schema, true); });
+    std::erase_if(schemas, [](const Json* schema) {
+      return is_boolean(*schema, true) || (schema->is_object() && schema->as_object().empty());
+    });
     const auto [place, is_new] = index_.try_emplace(std::move(schemas), static_cast<uint32_t>(pending_.size()));
     if (!is_new) return place->second;
     if (pending_.size() == JsonSchema::kNodesMax) {

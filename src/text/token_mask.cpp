@@ -131,7 +131,9 @@ StateMask StateMaskCache::make(uint32_t state) const {
                 });
                 if (may_be_over && tree.nodes[node].end > node + 1) mask.pop_nodes.push_back(node);
               });
-  mask.frames_needed = stepper.frames_needed();
+  // Plain tokens were not walked: they may open the string and a character in it.
+  const uint32_t plain_frames = is_plain ? automaton_.state(state).height + 3 : 0;
+  mask.frames_needed = std::max(stepper.frames_needed(), plain_frames);
   constexpr size_t kIdsMax = 1024;  // as many bytes as the words of a vocabulary of 32,768
   if (mask.ids.size() > kIdsMax || is_plain) {
     mask.words.resize(trie_.word_count());

@@ -59,7 +59,7 @@ class TokenTrie {
     kNever,  ///< contains a guarded text
   };
   /// Masks are made for plain tokens of up to so many characters.
-  static constexpr uint32_t kPlainCharsMax = 32;
+  static constexpr uint32_t kPlainCharsMax = PlainRun::kExactBelow;
 
   /// `texts` by id, empty: kOther. With MarkForm::kControlToken one of them is kMarkByte.
   TokenTrie(std::vector<std::string> texts, MarkForm form);
