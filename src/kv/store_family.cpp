@@ -133,7 +133,7 @@ void FamilyLog::append_anywhere(const RecordMeta& meta, std::span<const std::byt
     offset = writer_->append(meta, bytes);
     failures_ = 0;
   } catch (const Error&) {
-    if (++failures_ >= kFailuresMax) abandon_segment();
+    if (++failures_ >= kFailuresMax) retire_segment();
     throw;
   }
   note_size();
@@ -163,26 +163,32 @@ void FamilyLog::close_segment() {
     unsynced_.clear();
     writer_.reset();
   } catch (const Error&) {
-    // Without its list a segment is read by its headers. Whether its records are on the medium is not known any more.
-    abandon_segment();
+    retire_segment();  // without its list a segment is read by its headers
     throw;
   }
 }
 
-void FamilyLog::abandon_segment() {
+void FamilyLog::retire_segment() {
+  try {
+    writer_->sync();
+    unsynced_.clear();
+  } catch (const Error&) {
+    forget_unsynced();
+  }
   const uint32_t id = writer_->id();
   const bool is_empty = writer_->records() == 0;
   writer_.reset();
   failures_ = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const BlockKey& key : unsynced_) {
-      const IndexEntry* entry = index_.lookup(key);
-      if (entry != nullptr && entry->place.segment == id) index_.erase(key, Absence::kEvicted);
-    }
+  if (is_empty) remove_segment(id);
+}
+
+void FamilyLog::forget_unsynced() {
+  const std::lock_guard lock(mutex_);
+  for (const BlockKey& key : unsynced_) {
+    const IndexEntry* entry = index_.lookup(key);
+    if (entry != nullptr && entry->place.segment == writer_->id()) index_.erase(key, Absence::kEvicted);
   }
   unsynced_.clear();
-  if (is_empty) remove_segment(id);
 }
 
 void FamilyLog::sync() {
@@ -191,7 +197,9 @@ void FamilyLog::sync() {
     writer_->sync();
     unsynced_.clear();
   } catch (const Error&) {
-    abandon_segment();  // the system may have thrown the pages away and say "done" next time
+    // The system may have thrown the pages away, and would say "done" next time.
+    forget_unsynced();
+    writer_.reset();
     throw;
   }
 }

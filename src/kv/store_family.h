@@ -102,7 +102,10 @@ class FamilyLog {
   void load_segment(uint32_t id);
   void open_segment(uint64_t record_bytes);
   void close_segment();
-  void abandon_segment();
+  /// Ends the open segment as it is.
+  void retire_segment();
+  /// What is in the open segment and perhaps not on the medium is not found any more.
+  void forget_unsynced();
   /// Into the open segment or a new one, whatever the capacity. `moved_from` is null for a new record.
   void append_anywhere(const RecordMeta& meta, std::span<const std::byte> bytes, const Place* moved_from, int64_t now);
   void evict(uint64_t bytes);

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -31,11 +34,11 @@ inline BlockKey test_key(uint64_t chain, int64_t index) {
 inline std::vector<std::byte> test_bytes(size_t count, uint64_t seed) {
   std::vector<std::byte> bytes(count);
   uint64_t state = seed * 0x9e3779b97f4a7c15U + 1;
-  for (std::byte& byte : bytes) {
+  for (size_t at = 0; at < count; at += sizeof state) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
-    byte = static_cast<std::byte>(state);
+    std::memcpy(bytes.data() + at, &state, std::min(sizeof state, count - at));
   }
   return bytes;
 }
@@ -78,9 +81,9 @@ inline std::vector<BlockKey> test_chain(uint64_t chain, int64_t count) {
 
 /// A clock that tests set.
 struct TestClock {
-  std::shared_ptr<int64_t> time = std::make_shared<int64_t>(1'800'000'000);
+  std::shared_ptr<std::atomic<int64_t>> time = std::make_shared<std::atomic<int64_t>>(1'800'000'000);
   [[nodiscard]] std::function<int64_t()> now() const {
-    return [at = time] { return *at; };
+    return [at = time] { return at->load(); };
   }
 };
 
