@@ -38,12 +38,28 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                      "longest prompt and answer together; default: what the model was made for");
 }
 
+void add_draft_flag(CLI::App& command, EngineFlags& flags) {
+  flags.draft = "auto";
+  command
+      .add_option("--draft", flags.draft,
+                  "tokens the model's draft head proposes in each step: off, auto (as many as pay), or a number; none "
+                  "without a draft head")
+      ->capture_default_str();
+}
+
+DraftOptions draft_options(const EngineFlags& flags, bool is_seeded) {
+  DraftOptions options = parse_draft_options(flags.draft);
+  options.is_repeatable = is_seeded;
+  return options;
+}
+
 std::unique_ptr<LoadedModel> load_model(const EngineFlags& flags, const LoadProgress& progress) {
   LoadOptions options;
   options.folder = flags.model;
   options.threads = flags.threads;
   options.isa = flags.isa;
   options.numerics = flags.numerics == "hp" ? kHpNumerics : kOfficialNumerics;
+  options.has_drafts = parse_draft_options(flags.draft).mode != DraftOptions::Mode::kOff;
   Progress bar;
   std::unique_ptr<LoadedModel> model =
       LoadedModel::load(options, [&](std::string_view part, size_t done, size_t total) {

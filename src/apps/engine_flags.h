@@ -21,6 +21,7 @@ struct EngineFlags {
   std::string replay = "bounded";
   size_t chunk = 512;
   std::optional<int64_t> max_model_len;
+  std::string draft = "off";
 };
 
 /// Tokens of a chunk: enough that weights are read seldom, few enough that scratch memory stays small.
@@ -31,6 +32,11 @@ void add_model_argument(CLI::App& command, std::string& model);
 void add_kernel_flags(CLI::App& command, EngineFlags& flags);
 /// Both above and the rest.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+/// `--draft`, for commands that write text; auto unless it is given.
+void add_draft_flag(CLI::App& command, EngineFlags& flags);
+/// What the flag says. `is_seeded`: the seed was given, so the output should follow from it.
+[[nodiscard]] DraftOptions draft_options(const EngineFlags& flags, bool is_seeded);
 
 /// Loads, with a progress bar on standard error when it takes long. `progress` hears of it too.
 [[nodiscard]] std::unique_ptr<LoadedModel> load_model(const EngineFlags& flags, const LoadProgress& progress = {});

@@ -96,8 +96,28 @@ Json usage_json(const LoadedModel& model, const TurnRequest& request, const Turn
   usage.set("prompt_tokens", Json::make_integer(result.cache.prompt_tokens));
   usage.set("completion_tokens", integer(result.tokens.size()));
   usage.set("reasoning_tokens", integer(result.reasoning_tokens));
+  if (request.drafts.mode != DraftOptions::Mode::kOff) {
+    usage.set("accepted_prediction_tokens", Json::make_integer(result.drafts.accepted_total()));
+    usage.set("rejected_prediction_tokens", Json::make_integer(result.drafts.rejected_total()));
+  }
   usage.set("prompt_cache", prompt_cache_json(result.cache, request.prompt, model));
   return usage;
+}
+
+Json counts_json(const std::vector<int64_t>& counts) {
+  Json::Array array;
+  for (const int64_t count : counts)
+    array.push_back(Json::make_integer(count));
+  return Json::make_array(std::move(array));
+}
+
+/// Steps with drafts, and what became of the drafts by their place.
+Json drafts_json(const DraftCounts& drafts) {
+  Json object = Json::make_object();
+  object.set("steps", Json::make_integer(drafts.rounds));
+  object.set("proposed", counts_json(drafts.proposed));
+  object.set("accepted", counts_json(drafts.accepted));
+  return object;
 }
 
 Json times_json(const TurnResult& result, const TurnTimes& times) {
@@ -125,6 +145,7 @@ Json turn_json(const LoadedModel& model, const TurnRequest& request, const TurnR
   object.set("seed", Json::make_integer(static_cast<int64_t>(request.generation.sampling.seed)));
   if (request.generation.sampling.top_logprobs) object.set("logprobs", logprobs_json(model, result));
   object.set("usage", usage_json(model, request, result));
+  if (request.drafts.mode != DraftOptions::Mode::kOff) object.set("drafts", drafts_json(result.drafts));
   object.set("times", times_json(result, times));
   return object;
 }
@@ -140,6 +161,7 @@ std::string turn_summary(const TurnResult& result, const TurnTimes& times) {
   summary += fmt::format(", {} out", result.tokens.size());
   const double speed = tokens_per_second(result, times);
   if (speed > 0) summary += fmt::format(", {:.3g} tokens/s", speed);
+  if (const int64_t taken = result.drafts.accepted_total(); taken > 0) summary += fmt::format(", {} drafted", taken);
   if (result.finish == FinishReason::kMaxTokens) summary += "; ended by --max-tokens";
   if (result.finish == FinishReason::kContextFull) summary += "; the context is full";
   if (result.finish == FinishReason::kCancelled) summary += "; stopped";

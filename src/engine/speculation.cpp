@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 
@@ -11,6 +12,17 @@
 #include "model/draft.h"
 
 namespace tidepool {
+
+DraftOptions parse_draft_options(std::string_view text) {
+  if (text == "off") return {};
+  if (text == "auto") return {.mode = DraftOptions::Mode::kAuto};
+  size_t length = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
+  if (error == std::errc{} && end == text.data() + text.size() && length >= 1 && length <= kDraftLengthMax)
+    return {.mode = DraftOptions::Mode::kFixed, .length = length};
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("draft \"{}\" is not known; use off, auto, or a number from 1 to {}", text, kDraftLengthMax));
+}
 
 void Drafts::add(const DraftedToken& token, double survival) {
   tokens_.push_back(token);

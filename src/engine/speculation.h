@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "engine/continuation.h"
@@ -20,7 +21,13 @@ struct DraftOptions {
     kFixed,  ///< `length` tokens in every step, or as many as the draft head gives
   } mode = Mode::kOff;
   size_t length = 0;  ///< with kFixed; at least 1
+  /// With kAuto: sampled output follows from the seed, as lengths are chosen by nominal costs instead of measured ones.
+  bool is_repeatable = false;
 };
+
+/// "off", "auto", or how many tokens (1 to kDraftLengthMax) are drafted in every step. Throws Error(kInvalidArgument).
+[[nodiscard]] DraftOptions parse_draft_options(std::string_view text);
+inline constexpr size_t kDraftLengthMax = 64;
 
 /// Tokens proposed behind the last one taken of a sequence, and what is needed to judge them.
 class Drafts {

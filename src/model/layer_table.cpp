@@ -85,6 +85,9 @@ KvLayout make_kv_layout(const ModelConfig& config, const LayerTable& table, cons
   layout.window = config.sliding_window;
   layout.window_format = formats.window;
   layout.window_width = static_cast<size_t>(config.head_dim);
+  // Rejected drafts are written beyond the end; going back from there reaches as far as without. With drafts or not, a
+  // checkpoint's sequences are laid out alike, so that one can resume what the other left.
+  if (config.dspark) layout.rollback_max += config.dspark->block_size;
   finish_kv_layout(layout);
   return layout;
 }

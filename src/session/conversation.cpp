@@ -20,6 +20,21 @@ KvCache::Reservation Conversation::reserve(const SequenceState& state, const Tur
               "the KV of other requests leaves no room for this one; wait until one is over, or raise --kv-ram");
 }
 
+/// How a turn drafts. The machine is measured once, when it first matters.
+Generator::Drafting Conversation::drafting(const TurnRequest& request) {
+  const DraftOptions& options = request.drafts;
+  const bool is_auto = options.mode == DraftOptions::Mode::kAuto;
+  if (options.mode == DraftOptions::Mode::kOff || (is_auto && model_.model().draft_head() == nullptr)) return {};
+  if (!drafter_) drafter_.emplace(model_.model(), model_.runtime(), arena_);
+  if (!is_auto) return {.drafter = &*drafter_, .length = options.length};
+  if (options.is_repeatable && !request.generation.sampling.is_greedy()) {
+    nominal_planner_ = nominal_draft_planner(model_.model());
+    return {.drafter = &*drafter_, .planner = &*nominal_planner_};
+  }
+  if (!planner_) planner_ = profile_drafts(model_.model(), model_.runtime(), arena_, steady_draft_clock());
+  return {.drafter = &*drafter_, .planner = &*planner_};
+}
+
 TurnResult Conversation::run(const TurnRequest& request, const TurnListener& listener, const std::stop_token& stop) {
   if (request.prompt.empty()) throw Error(ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token");
   const std::vector<ImageSpan>& images = request.images.spans;
@@ -30,7 +45,7 @@ TurnResult Conversation::run(const TurnRequest& request, const TurnListener& lis
   auto [state, report] = cache_.resume(query);
   TurnResult result;
   result.cache = report;
-  Generator generator({model_.model(), model_.runtime(), arena_}, state, request.generation);
+  Generator generator({model_.model(), model_.runtime(), arena_}, state, request.generation, drafting(request));
   KvCache::Reservation room = reserve(state, request, generator.context_max());
   PromptImageRows image_rows(features_, request.images);
   const bool is_read = generator.read_prompt(std::span(prompt).subspan(static_cast<size_t>(state.length())),
@@ -65,6 +80,8 @@ void Conversation::generate(Generator& generator, const TurnRequest& request, co
     if (reader.is_reasoning()) ++result.reasoning_tokens;
     if (reader.is_done()) finish = FinishReason::kStopText;
   }
+  generator.end();
+  result.drafts = generator.draft_counts();
   report(reader.finish());
   result.stop_index = reader.stop_index();
   result.finish = result.stop_index ? FinishReason::kStopText : *finish;

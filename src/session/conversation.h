@@ -26,6 +26,7 @@ struct TurnRequest {
   PromptImages images;  ///< of the prompt
   OutputFormat output;
   GenerationOptions generation;
+  DraftOptions drafts;  ///< kAuto does without where the model was loaded without
 };
 
 /// Called while a turn runs, from the thread that runs it. Any may be empty.
@@ -43,6 +44,7 @@ struct TurnResult {
   Completion completion;             ///< the output's text; empty for OutputFormat::Kind::kIds
   CacheReport cache;                 ///< what of the prompt was known
   size_t reasoning_tokens = 0;       ///< of the output
+  DraftCounts drafts;
 };
 
 /// Runs turns one at a time: what the cache knows of a prompt is not read again, and what a turn reads and writes is
@@ -60,6 +62,7 @@ class Conversation {
  private:
   [[nodiscard]] KvCache::Reservation reserve(const SequenceState& state, const TurnRequest& request,
                                              int64_t context_max) const;
+  [[nodiscard]] Generator::Drafting drafting(const TurnRequest& request);
   void generate(Generator& generator, const TurnRequest& request, const TurnListener& listener,
                 const std::stop_token& stop, TurnResult& result);
 
@@ -67,6 +70,9 @@ class Conversation {
   KvCache& cache_;
   std::shared_ptr<ImageFeatureCache> features_;
   Arena arena_;
+  std::optional<ModelDrafter> drafter_;          ///< from the first turn that drafts
+  std::optional<DraftPlanner> planner_;          ///< by this machine's step times; from the first turn that wants it
+  std::optional<DraftPlanner> nominal_planner_;  ///< of a turn that must be repeatable
 };
 
 /// The turn that a chat request asks for. Appends the control tokens that the tokenizer lacks to `missing`.

@@ -29,7 +29,8 @@ std::unique_ptr<LoadedModel> LoadedModel::load(const LoadOptions& options, const
   loaded->load_tokenizer();
   loaded->defaults_ = load_generation_defaults(options.folder / "generation_config.json");
   say("weights", 2);
-  loaded->model_ = loaded->make_model({.numerics = options.numerics, .kv_formats = {}, .has_drafts = false, .faults = {}});
+  loaded->model_ = loaded->make_model(
+      {.numerics = options.numerics, .kv_formats = {}, .has_drafts = options.has_drafts, .faults = {}});
   say("weights", kSteps);
   return loaded;
 }

@@ -26,6 +26,8 @@ struct LoadOptions {
   /// Name of the kernels, or "auto": the best that the numerics allow.
   std::string isa = "auto";
   Numerics numerics = kOfficialNumerics;
+  /// Whether the draft head is made ready, where the checkpoint has one.
+  bool has_drafts = false;
 };
 
 /// `part` is being loaded; `done` of `total` steps are over.
