@@ -228,6 +228,7 @@ class Chat {
     if (!std::exchange(has_noted_missing_, true)) note_missing_control_tokens(missing);
     apply_sampling_flags(flags_.sampling, model_.defaults(), turn.generation);
     apply_engine_flags(flags_.engine, turn.generation);
+    turn.drafts = draft_options(flags_.engine, flags_.sampling.seed.has_value());
     turn.output.stops = flags_.sampling.stops;
     const AnswerScope scope(stopper_);
     AnswerPrinter printer(output_);
@@ -287,6 +288,7 @@ void add_chat_command(CLI::App& program, Invocation& invocation) {
   CLI::App* command = program.add_subcommand("chat", "a conversation in the terminal");
   const auto flags = std::make_shared<ChatCommandFlags>();
   add_engine_flags(*command, flags->engine);
+  add_draft_flag(*command, flags->engine);
   add_cache_flags(*command, flags->cache);
   add_chat_flags(*command, flags->chat);
   add_sampling_flags(*command, flags->sampling);

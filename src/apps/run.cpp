@@ -111,6 +111,7 @@ TurnRequest make_turn(const RunFlags& flags, const LoadedModel& model, std::vect
   }
   apply_sampling_flags(flags.sampling, model.defaults(), turn.generation);
   apply_engine_flags(flags.engine, turn.generation);
+  turn.drafts = draft_options(flags.engine, flags.sampling.seed.has_value());
   turn.output.stops = flags.sampling.stops;
   turn.generation.sampling.top_logprobs = flags.logprobs;
   return turn;
@@ -193,6 +194,7 @@ void add_run_command(CLI::App& program, Invocation& invocation) {
   CLI::App* command = program.add_subcommand("run", "one prompt in, text out");
   const auto flags = std::make_shared<RunFlags>();
   add_engine_flags(*command, flags->engine);
+  add_draft_flag(*command, flags->engine);
   add_cache_flags(*command, flags->cache);
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt; - reads standard input");
   CLI::Option* ids =
