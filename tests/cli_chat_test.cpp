@@ -48,6 +48,27 @@ TEST(CliChat, SavesWhatRunCanRead) {
   EXPECT_EQ(run_tidepool({"run", golden("ckpt"), "--request", file, "--max-tokens", "1", "--json"}).status, 0);
 }
 
+TEST(CliChat, PicturesGoWithTheNextMessageAndAreSaved) {
+  const TempFolder folder;
+  const std::string file = (folder / "talk.json").string();
+  const std::string picture = golden("../corpus/image_fuzz/rgb.png");
+  const ProgramResult result =
+      chat("/image " + picture + "\nHello\n/image nowhere.png\n/image\nAnd you?\n/save " + file + "\n");
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("10 tokens; it goes with the next message"));
+  EXPECT_THAT(result.err, HasSubstr("nowhere.png: "));
+  EXPECT_THAT(result.err, HasSubstr("/image needs the name of a file"));
+  const Json talk = parse_json(saved(file));
+  const Json::Array& messages = at(talk, "messages").as_array();
+  const Json::Array& parts = at(messages[0], "content").as_array();
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(at(parts[0], "type").as_string(), "image_url");
+  EXPECT_EQ(at(at(parts[0], "image_url"), "url").as_string().find("data:image/png;base64,iVBOR"), 0U);
+  EXPECT_EQ(at(parts[1], "text").as_string(), "Hello");
+  EXPECT_EQ(at(messages[2], "content").as_string(), "And you?");
+  EXPECT_EQ(run_tidepool({"run", golden("ckpt"), "--request", file, "--max-tokens", "1", "--json"}).status, 0);
+}
+
 TEST(CliChat, EffortIsSetAndShown) {
   const ProgramResult result = chat("/effort\n/effort low\n/effort 33\n/effort off\n/effort sideways\n/exit\n");
   EXPECT_EQ(result.status, 0);

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -240,6 +241,41 @@ TEST(CliRun, WrongCommandLinesAreStatusTwo) {
   EXPECT_THAT(usage({"run", "m", "--replay", "never"}), HasSubstr("replay"));
   EXPECT_THAT(usage({"run", "m", "-p", "x", "--prompt-ids", "1"}), HasSubstr("prompt"));
   EXPECT_THAT(usage({"run", "m", "--chunk", "0", "--json"}), HasSubstr(R"({"error": {"code": "usage")"));
+}
+
+/// A picture of the decoders' tests.
+std::string picture(const std::string& name) {
+  return golden("../corpus/image_fuzz/" + name);
+}
+
+TEST(CliRun, PicturesStandInFrontOfThePrompt) {
+  const std::vector<std::string> rest = {"-p", "hi",    "--no-thinking", "--max-tokens", "4", "--temperature",
+                                         "0",  "--json"};
+  const auto prompt_of = [&](std::vector<std::string> images) {
+    for (size_t i = 0; i < images.size(); i += 2)
+      images.insert(images.begin() + static_cast<std::ptrdiff_t>(i), "--image");
+    images.insert(images.end(), rest.begin(), rest.end());
+    const ProgramResult result = run_model(images);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return integers(at(result.json(), "prompt_ids"));
+  };
+  constexpr int64_t kImageId = 505;
+  // 37 x 29 pixels become 2 rows of 3 cells: START, 2 * (3 IMAGE, NEWLINE), END.
+  EXPECT_EQ(std::ranges::count(prompt_of({picture("rgb.png")}), kImageId), 10);
+  EXPECT_EQ(std::ranges::count(prompt_of({picture("rgb.png"), picture("full.jpg")}), kImageId), 20);
+  EXPECT_EQ(std::ranges::count(prompt_of({}), kImageId), 0);
+}
+
+TEST(CliRun, UnusablePicturesAreNamed) {
+  const auto refusal = [](const std::string& model, const std::string& file) {
+    const ProgramResult result = run_tidepool({"run", golden(model), "--image", file, "-p", "x"});
+    EXPECT_EQ(result.status, 1);
+    EXPECT_THAT(result.out, IsEmpty());
+    return result.err;
+  };
+  EXPECT_THAT(refusal("ckpt", "no-such-file.png"), HasSubstr("no-such-file.png: "));
+  EXPECT_THAT(refusal("ckpt", golden("README.md")), HasSubstr("not a JPEG, PNG, WebP or GIF file"));
+  EXPECT_THAT(refusal("ckpt_textonly", picture("rgb.png")), HasSubstr("cannot see images"));
 }
 
 TEST(CliRun, HelpShowsExamples) {

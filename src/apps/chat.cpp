@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "image/decode.h"
+#include "session/image_prompt.h"
+#include "session/image_source.h"
 
 namespace tidepool {
 namespace {
@@ -40,6 +44,7 @@ constexpr const char* kExamples =
 constexpr std::string_view kHelp =
     "/effort [low|high|max|1..100|off]  how thoroughly to think\n"
     "/system [TEXT]                     another system message, from the next turn on; alone: show it\n"
+    "/image FILE                        show a picture with the next message; several times for several\n"
     "/save FILE                         write the conversation as JSON, for run --request\n"
     "/reset                             forget the conversation, keep the system message\n"
     "/exit                              end (also Ctrl-D)\n"
@@ -162,6 +167,8 @@ class Chat {
       set_effort(argument);
     } else if (name == "/system") {
       set_system(argument);
+    } else if (name == "/image") {
+      add_image(argument);
     } else if (name == "/save") {
       save(argument);
     } else if (name == "/reset") {
@@ -200,6 +207,15 @@ class Chat {
     say("system message set\n");
   }
 
+  void add_image(const std::string& file) {
+    if (file.empty()) throw Error(ErrorCode::kInvalidArgument, "/image needs the name of a file");
+    const std::string bytes = read_file(file, ImageLimits{}.bytes_max);
+    const ImagePlan plan = load_image(model_, std::as_bytes(std::span(bytes)), file)->prepared.plan;
+    images_.push_back(make_image_block(std::as_bytes(std::span(bytes))));
+    say(fmt::format("{} x {} pixels as the model sees it, {} tokens; it goes with the next message\n",
+                    plan.scaled_width, plan.scaled_height, plan.tokens()));
+  }
+
   void save(const std::string& file) {
     if (file.empty()) throw Error(ErrorCode::kInvalidArgument, "/save needs the name of a file");
     write_file_atomically(file, write_json(transcript_json(request_)) + "\n");
@@ -208,11 +224,16 @@ class Chat {
 
   void reset() {
     request_.messages.resize(has_system() ? 1 : 0);
+    images_.clear();
     say("forgotten\n");
   }
 
   void answer(const std::string& text) {
-    request_.messages.push_back(make_message(ChatRole::kUser, text));
+    ChatMessage message = make_message(ChatRole::kUser, text);
+    message.content.insert(message.content.begin(), std::make_move_iterator(images_.begin()),
+                           std::make_move_iterator(images_.end()));
+    images_.clear();
+    request_.messages.push_back(std::move(message));
     try {
       const TurnResult result = run_turn();
       keep(result.completion);
@@ -266,6 +287,7 @@ class Chat {
   Stopper& stopper_;
   Conversation conversation_;
   ChatRequest request_;
+  std::vector<ContentBlock> images_;  ///< for the next message
   LineEditor editor_;
   Output output_{Output::kStandardOutput};
   Output error_{Output::kStandardError};

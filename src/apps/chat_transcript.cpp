@@ -2,6 +2,7 @@
 
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tidepool {
 namespace {
@@ -17,13 +18,35 @@ std::string_view role_name(ChatRole role) {
   return "";
 }
 
+Json part_json(std::string_view type, std::string_view key, Json value) {
+  Json part = Json::make_object();
+  part.set("type", Json::make_string(std::string(type)));
+  part.set(key, std::move(value));
+  return part;
+}
+
+/// One text, or a list of parts where there are pictures.
+Json content_json(const std::vector<ContentBlock>& content) {
+  std::string text;
+  Json::Array parts;
+  for (const ContentBlock& block : content) {
+    if (block.kind == ContentBlock::Kind::kImage) {
+      Json link = Json::make_object();
+      if (const Json* url = block.image.find("url")) link.set("url", *url);
+      parts.push_back(part_json("image_url", "image_url", std::move(link)));
+    } else {
+      text += block.text;
+    }
+  }
+  if (parts.empty()) return Json::make_string(std::move(text));
+  parts.push_back(part_json("text", "text", Json::make_string(std::move(text))));
+  return Json::make_array(std::move(parts));
+}
+
 Json message_json(const ChatMessage& message) {
   Json object = Json::make_object();
   object.set("role", Json::make_string(std::string(role_name(message.role))));
-  std::string text;
-  for (const ContentBlock& block : message.content)
-    text += block.text;
-  object.set("content", Json::make_string(std::move(text)));
+  object.set("content", content_json(message.content));
   if (!message.reasoning.empty()) object.set("reasoning_content", Json::make_string(message.reasoning));
   return object;
 }

@@ -19,6 +19,8 @@
 #include "apps/timed_turn.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "image/decode.h"
+#include "session/image_source.h"
 
 namespace tidepool {
 namespace {
@@ -28,6 +30,7 @@ constexpr const char* kExamples =
     "  tidepool run MODEL -p \"Why is the sky blue?\" --max-tokens 200\n"
     "  tidepool run MODEL --system \"Answer in one word.\" --no-thinking -p \"Capital of Peru?\"\n"
     "  cat letter.txt | tidepool run MODEL -p - --temperature 0 > answer.txt\n"
+    "  tidepool run MODEL --image photo.jpg -p \"What is this?\"\n"
     "  tidepool run MODEL --raw -p \"Once upon a time\" --seed 7\n"
     "  tidepool run MODEL --request request.json --json | jq .content\n"
     "  tidepool run MODEL --prompt-ids 0,17,42 --temperature 0 --json | jq .output_ids\n"
@@ -46,6 +49,7 @@ struct RunFlags {
   ChatFlags chat;
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_ids;
+  std::vector<std::string> images;
   std::optional<std::string> request;
   std::optional<int64_t> logprobs;
   bool is_raw = false;
@@ -89,25 +93,40 @@ TurnRequest raw_turn(const RunFlags& flags, const LoadedModel& model) {
   return turn;
 }
 
-ChatRequest chat_request(const RunFlags& flags) {
+/// The pictures of --image. Called before the model is loaded, so that a wrong file is known at once.
+std::vector<ContentBlock> read_images(const RunFlags& flags) {
+  std::vector<ContentBlock> blocks;
+  for (const std::string& file : flags.images) {
+    const std::string bytes = read_file(file, ImageLimits{}.bytes_max);
+    (void)decode_image(std::as_bytes(std::span(bytes)), file);
+    blocks.push_back(make_image_block(std::as_bytes(std::span(bytes))));
+  }
+  return blocks;
+}
+
+ChatRequest chat_request(const RunFlags& flags, std::vector<ContentBlock> images) {
   if (flags.request) {
     const std::string body =
         *flags.request == "-" ? read_standard_input() : read_file(*flags.request, kRequestBytesMax);
     return parse_chat_request(parse_json(body));
   }
   ChatRequest request = make_chat_request(flags.chat);
-  request.messages.push_back(make_message(ChatRole::kUser, prompt_text(flags)));
+  ChatMessage message = make_message(ChatRole::kUser, prompt_text(flags));
+  message.content.insert(message.content.begin(), std::make_move_iterator(images.begin()),
+                         std::make_move_iterator(images.end()));
+  request.messages.push_back(std::move(message));
   return request;
 }
 
-TurnRequest make_turn(const RunFlags& flags, const LoadedModel& model, std::vector<std::string>& missing) {
+TurnRequest make_turn(const RunFlags& flags, const LoadedModel& model, std::vector<ContentBlock> images,
+                      std::vector<std::string>& missing) {
   TurnRequest turn;
   if (!flags.prompt_ids.empty()) {
     turn = ids_turn(flags, model);
   } else if (flags.is_raw) {
     turn = raw_turn(flags, model);
   } else {
-    turn = make_chat_turn(model, chat_request(flags), missing);
+    turn = make_chat_turn(model, chat_request(flags, std::move(images)), missing);
   }
   apply_sampling_flags(flags.sampling, model.defaults(), turn.generation);
   apply_engine_flags(flags.engine, turn.generation);
@@ -165,12 +184,13 @@ class Printer {
 };
 
 int run(const RunFlags& flags) {
+  std::vector<ContentBlock> images = read_images(flags);
   const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<LoadedModel> model = load_model(flags.engine);
   TurnTimes times;
   times.load = std::chrono::steady_clock::now() - start;
   std::vector<std::string> missing;
-  const TurnRequest turn = make_turn(flags, *model, missing);
+  const TurnRequest turn = make_turn(flags, *model, std::move(images), missing);
   const std::unique_ptr<KvCache> cache = open_cache(flags.cache, *model);
   Conversation conversation(*model, *cache);
   if (flags.wants_json) {
@@ -207,9 +227,16 @@ void add_run_command(CLI::App& program, Invocation& invocation) {
                        "file with a chat completions body: its messages, tools and thinking; - reads standard input")
           ->excludes(prompt)
           ->excludes(ids);
-  command->add_flag("--raw", flags->is_raw, "the prompt goes in as it is, without the chat format")
+  CLI::Option* raw =
+      command->add_flag("--raw", flags->is_raw, "the prompt goes in as it is, without the chat format")
+          ->excludes(request)
+          ->excludes(ids);
+  command
+      ->add_option("--image", flags->images,
+                   "a picture in front of the prompt: JPEG, PNG, WebP or GIF; may be given several times")
+      ->excludes(ids)
       ->excludes(request)
-      ->excludes(ids);
+      ->excludes(raw);
   add_chat_flags(*command, flags->chat);
   add_sampling_flags(*command, flags->sampling);
   command->add_option("--logprobs", flags->logprobs,
