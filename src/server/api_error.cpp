@@ -63,8 +63,9 @@ ApiError refused_error(const Error& error) {
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported: result.param = field_of(result.message); return result;
     case ErrorCode::kResourceExhausted:
+      // A limit of one field, a picture's size say, or that of the whole context.
       result.param = field_of(result.message);
-      result.code = "context_length_exceeded";
+      if (result.param.empty()) result.code = "context_length_exceeded";
       return result;
     case ErrorCode::kNotFound:
     case ErrorCode::kCorrupt:

@@ -394,7 +394,9 @@ TEST_F(DialectsTest, CountedTokensAreThoseOfTheRequest) {
     const Json usage = at(post("/v1/messages", rest + R"(,"max_tokens":50})").json(), "usage");
     EXPECT_EQ(number(at(counted, "input_tokens")),
               number(at(usage, "input_tokens")) + number(at(usage, "cache_read_input_tokens")));
-    if (i == 1) EXPECT_EQ(number(at(usage, "input_tokens")), 1) << "all but the last token was there";
+    if (i == 1) {
+      EXPECT_EQ(number(at(usage, "input_tokens")), 1) << "all but the last token was there";
+    }
   }
 }
 
@@ -514,6 +516,37 @@ TEST_F(DialectsTest, AToolLoopGoesOnInEveryDialect) {
               std::string(kResponseTools) + "}")
           .json();
   EXPECT_EQ(at(response, "output", 1, "content", 0, "text").as_string(), "Then I \"answer\".\nTwice.");
+}
+
+/// A picture of one pixel.
+constexpr std::string_view kPixel =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+TEST_F(DialectsTest, PicturesAreReadInEveryDialect) {
+  const auto ask_all = [](const std::string& data) {
+    const std::string url = "data:image/png;base64," + data;
+    const Response chat = post(
+        "/v1/chat/completions",
+        R"("messages":[{"role":"user","content":[{"type":"text","text":"words"},{"type":"image_url","image_url":{"url":")" +
+            url + R"("}}]}]})");
+    const Response message = post(
+        "/v1/messages",
+        R"("max_tokens":500,"messages":[{"role":"user","content":[{"type":"text","text":"words"},{"type":"image","source":{"type":"base64","media_type":"image/png","data":")" +
+            data + R"("}}]}]})");
+    const Response response = post(
+        "/v1/responses",
+        R"("input":[{"role":"user","content":[{"type":"input_text","text":"words"},{"type":"input_image","image_url":")" +
+            url + R"("}]}]})");
+    return std::vector<Response>{chat, message, response};
+  };
+  const std::vector<Response> answers = ask_all(std::string(kPixel));
+  const int64_t prompt = number(at(answers[0].json(), "usage", "prompt_tokens"));
+  EXPECT_GT(prompt, number(at(post("/v1/chat/completions", user("words") + "}").json(), "usage", "prompt_tokens")));
+  const Json usage = at(answers[1].json(), "usage");
+  EXPECT_EQ(number(at(usage, "input_tokens")) + number(at(usage, "cache_read_input_tokens")), prompt);
+  EXPECT_EQ(number(at(answers[2].json(), "usage", "input_tokens")), prompt);
+  for (const Response& refused : ask_all("bm8gcGljdHVyZQ=="))
+    EXPECT_EQ(refused.status, 400) << refused.body;
 }
 
 TEST_F(DialectsTest, EveryAnswerSaysThatItWasReplayed) {
