@@ -273,7 +273,8 @@ void GrammarBuilder::compute_heights() {
         height = std::min(height, automaton_.states_[edge.target].height);
       for (const GrammarAutomaton::Call& call : automaton_.calls(state)) {
         const uint32_t inner = automaton_.states_[automaton_.rules_[call.rule].entry].height;
-        if (inner == GrammarAutomaton::kNever) continue;
+        // Beyond the limit a rule is out of reach; so chains of calls end soon whatever order they are in.
+        if (inner >= GrammarAutomaton::kFramesMax) continue;
         height = std::min(height, std::max(inner + 1, automaton_.states_[call.target].height));
       }
       changed = changed || height != state.height;
@@ -303,14 +304,10 @@ GrammarAutomaton GrammarBuilder::finish(uint32_t root) {
   compute_heights();
   inherit_plain_runs();
   const uint32_t height = automaton_.state(automaton_.start()).height;
-  if (height == GrammarAutomaton::kNever) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the schema allows no value at all: its requirements contradict each "
-                "other, or never come to an end");
-  }
   if (height > GrammarAutomaton::kFramesMax) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the schema's smallest value is nested {} levels deep; at most {} are possible", height,
+                fmt::format("the schema allows no value, or none that is nested less than {} levels deep: its "
+                            "requirements contradict each other, or never come to an end",
                             GrammarAutomaton::kFramesMax));
   }
   return std::move(automaton_);
