@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "bench/suite_internal.h"
@@ -103,24 +104,7 @@ Result bf16_head_gemv(const Workbench& bench) {
 }
 
 Result fp8_dense_n512(const Workbench& bench) {
-  constexpr size_t kRows = 512;
-  MatrixSource source(bench.bytes);
-  const Buffer<float> x = test_vector(kRows * kHidden);
-  Buffer<float> y(kRows * 32768);
-  const std::vector<Shape> shapes{{MatrixFormat::kFp8Tile32, kHidden, kHidden},
-                                  {MatrixFormat::kFp8Tile32, 32768, kHidden}};
-  double operations = 0;
-  for (const Shape& shape : shapes)
-    operations += 2.0 * static_cast<double>(kRows * shape.in * shape.out);
-  const auto round = [&] {
-    for (const Shape& shape : shapes) {
-      linear(bench.runtime(), source.next(shape), Span2d<const float>(x.data(), kRows, shape.in),
-             Span2d<float>(y.data(), kRows, shape.out));
-    }
-  };
-  return against_peak(
-      bench,
-      {.shape = "[5120,5120] and [32768,5120] FP8, 512 rows", .repeats = 3, .operations = operations, .run = round});
+  return against_peak(bench, dense_n512_work(bench));
 }
 
 /// `count` packed rows of random codes with the same scale.
@@ -217,20 +201,63 @@ Result index_scan_1m(const Workbench& bench) {
                               .run = once});
 }
 
-Result topk_1m(const Workbench& bench) {
+Buffer<float> random_scores() {
   Buffer<float> scores(kContext);
   uint32_t state = 1;
   for (size_t i = 0; i < kContext; ++i) {
     state = state * 1664525U + 1013904223U;
     scores[i] = static_cast<float>(state >> 8) / 16777216.0F;
   }
+  return scores;
+}
+
+Result measure_topk(const Workbench& bench, const Buffer<float>& scores, const std::string& description) {
   std::vector<uint32_t> chosen(512);
-  return against_both(bench, {.shape = "top 512 of 1,048,576 scores",
-                              .bytes = static_cast<double>(kContext * sizeof(float)),
-                              .run = [&] { (void)kernels::select_top_k(scores.span(), chosen.size(), chosen); }});
+  return against_both(
+      bench, {.shape = description, .repeats = 31, .bytes = static_cast<double>(kContext * sizeof(float)), .run = [&] {
+                (void)kernels::select_top_k(scores.span(), chosen.size(), chosen);
+              }});
+}
+
+Result topk_1m(const Workbench& bench) {
+  return measure_topk(bench, random_scores(), "top 512 of 1,048,576 scores");
+}
+
+/// Scores that are low wherever a sample of one of every 512 might look by a simple rule, at the multiples of 512 and
+/// half between them, and random elsewhere.
+Result topk_1m_misled(const Workbench& bench) {
+  Buffer<float> scores = random_scores();
+  for (size_t i = 0; i < kContext; i += 256)
+    scores[i] = -1;
+  return measure_topk(bench, scores, "the same where every 256th score, and none else, is low");
 }
 
 }  // namespace
+
+Work dense_n512_work(const Workbench& bench) {
+  constexpr size_t kRows = 512;
+  struct State {
+    explicit State(const Workbench& with) : source(with.bytes), x(test_vector(kRows * kHidden)), y(kRows * 32768) {}
+    MatrixSource source;
+    Buffer<float> x;
+    Buffer<float> y;
+  };
+  const auto state = std::make_shared<State>(bench);
+  const std::vector<Shape> shapes{{MatrixFormat::kFp8Tile32, kHidden, kHidden},
+                                  {MatrixFormat::kFp8Tile32, 32768, kHidden}};
+  double operations = 0;
+  for (const Shape& shape : shapes)
+    operations += 2.0 * static_cast<double>(kRows * shape.in * shape.out);
+  return {.shape = "[5120,5120] and [32768,5120] FP8, 512 rows",
+          .repeats = 5,
+          .operations = operations,
+          .run = [&bench, state, shapes] {
+            for (const Shape& shape : shapes) {
+              linear(bench.runtime(), state->source.next(shape), Span2d<const float>(state->x.data(), kRows, shape.in),
+                     Span2d<float>(state->y.data(), kRows, shape.out));
+            }
+          }};
+}
 
 std::vector<Entry> kernel_entries() {
   return {{"fp4_expert_gemv_n1", fp4_expert_gemv},
@@ -239,7 +266,8 @@ std::vector<Entry> kernel_entries() {
           {"fp8_dense_n512", fp8_dense_n512},
           {"sparse_attention_n1", sparse_attention_n1},
           {"index_scan_1m", index_scan_1m},
-          {"topk_1m", topk_1m}};
+          {"topk_1m", topk_1m},
+          {"topk_1m_misled", topk_1m_misled}};
 }
 
 }  // namespace tidepool::bench

@@ -108,6 +108,8 @@ Machine measure_machine(ThreadPool& pool, const kernels::KernelTable& table, std
 std::vector<Entry> entries_of(const SuiteOptions& options) {
   if (options.suite == "kv") return kv_entries(options.storage);
   std::vector<Entry> entries = kernel_entries();
+  for (Entry& entry : yardstick_entries())
+    entries.push_back(std::move(entry));
   for (Entry& entry : model_entries())
     entries.push_back(std::move(entry));
   return entries;
@@ -130,7 +132,8 @@ double read_bandwidth(const Workbench& bench) {
 
 Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth, bool needs_peak) {
   Rounds rounds;
-  work.run();
+  for (int i = 0; i < work.warm_ups; ++i)
+    work.run();
   for (int i = 0; i < work.repeats; ++i) {
     rounds.bandwidth.push_back(needs_bandwidth ? read_bandwidth(bench) : 1);
     rounds.peak.push_back(needs_peak ? measure_peak_flops(bench.pool, peak_of(bench.table).multiplier) : 1);

@@ -37,14 +37,20 @@ struct Entry {
 /// The KV cache and its store, in folders below `storage`.
 [[nodiscard]] std::vector<Entry> kv_entries(const std::filesystem::path& storage);
 
-/// How often a figure is measured, and what one call of `work` does. A call before the first is not counted.
+/// How often a figure is measured, and what one call of `work` does.
 struct Work {
   std::string shape;
   int repeats = 9;
+  int warm_ups = 1;       ///< calls before the first that counts
   double bytes = 0;       ///< of weights or KV read from memory
   double operations = 0;  ///< additions and multiplications
   std::function<void()> run;
 };
+
+/// 512 rows through two dense FP8 matrices. `bench` must outlive it.
+[[nodiscard]] Work dense_n512_work(const Workbench& bench);
+/// Comparisons with other libraries, those that this build has.
+[[nodiscard]] std::vector<Entry> yardstick_entries();
 
 /// Runs the work and the limit by turns, as other load on the machine comes and goes; medians of both, and of the
 /// share.

@@ -150,7 +150,7 @@ void check_includes(const SourceText& source, Report& report) {
     if (source.code[i].find('#') == std::string::npos) continue;
     const std::string& line = source.lines[i];
     if (std::regex_search(line, intrinsics) && !may_use_instructions && !is_listed(kMayIncludeIntrinsics, source)) {
-      report.add(i, "intrinsics", "only src/kernels/*_avx2, *_avx512 and *_amx files include intrinsics");
+      report.add(i, "intrinsics", "only src/kernels/*_avx2, *_avx512, *_avx512bf16 and *_amx files include intrinsics");
     }
     std::smatch match;
     if (std::regex_search(line, match, ours) && !may_use_instructions &&

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of docs/dependencies.md that are missing. Quick and silent when none is.
-# Usage: tools/install_dependencies.sh [GROUP...]     groups: build (default), check, fuzz
+# Usage: tools/install_dependencies.sh [GROUP...]     groups: build (default), check, fuzz, bench
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

@@ -41,6 +41,7 @@ struct RowList {
 ///   s[h, j] = scale * q[h] . row[j];  out[h] = sum_j p[h, j] row[j] / (sum_j p[h, j] + exp(sink[h] - max))
 /// with p[h, j] = exp(s[h, j] - max). The rows are walked 64 at a time with a running max that starts at -1e30, and
 /// `round_probabilities` rounds p to bfloat16 for the value product only. (checkpoint notes 5, "Sparse attention")
+/// A version may multiply in bfloat16 where that is exact (rounded probabilities, queries and rows it holds).
 /// No rows at all gives zeros. q and out [heads, width]; sink [heads]; out may not overlap q.
 /// `scratch` holds attention_scratch_floats(heads, width) values.
 struct AttentionArgs {
@@ -97,10 +98,11 @@ enum class LinearInputs : uint8_t {
 
 /// One instruction set's kernels.
 struct KernelTable {
-  /// As `--isa` and logs spell it: "reference", "avx2", "avx512", "amx".
+  /// As `--isa` and logs spell it: "reference", "avx2", "avx512", "avx512bf16", "amx".
   std::string_view name;
-  /// linear_fp8, linear_fp4 and linear_bf16 multiply in bfloat16: right only where x is exact in it. (AMX. Its products
-  /// also count subnormal operands as zero, and give zero for subnormal results: below 2^-126, that is.)
+  /// linear_fp8, linear_fp4 and linear_bf16 multiply in bfloat16: right only where x is exact in it. (VDPBF16PS and
+  /// AMX. Their products also count subnormal operands as zero, and give zero for subnormal results: below 2^-126, that
+  /// is. Outputs whose scaled weights would be subnormal or too large are computed in binary32.)
   bool needs_bf16_inputs = false;
 
   void (*linear_fp8)(const LinearArgs& args) noexcept;
