@@ -25,6 +25,7 @@ class CompiledGrammar {
   CompiledGrammar(MadeGrammar made, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> end_ids);
   CompiledGrammar(const CompiledGrammar&) = delete;
   CompiledGrammar& operator=(const CompiledGrammar&) = delete;
+  ~CompiledGrammar() = default;
 
   [[nodiscard]] const GrammarAutomaton& automaton() const { return made_.automaton; }
   [[nodiscard]] const TokenTrie& trie() const { return *trie_; }

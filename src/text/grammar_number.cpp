@@ -64,8 +64,8 @@ class MagnitudeWriter {
     size_t remaining = 0;  ///< digits to come
     bool is_low_tight = false;
     bool is_high_tight = false;
-    uint32_t residue = 0;  ///< of what is written, modulo multiple_of
-    friend auto operator<=>(const Place&, const Place&) = default;
+    uint32_t residue = 0;                                           ///< of what is written, modulo multiple_of
+    friend auto operator<=>(const Place&, const Place&) = default;  // NOLINT(*-nullptr,*-conversion)
   };
 
   uint32_t state_of(Place place) {

@@ -23,7 +23,7 @@ inline constexpr int kFractionDigitsMax = 15;
 struct Decimal {
   int64_t whole = 0;
   int64_t fraction = 0;
-  friend auto operator<=>(const Decimal&, const Decimal&) = default;
+  friend auto operator<=>(const Decimal&, const Decimal&) = default;  // NOLINT(*-nullptr,*-conversion)
 };
 
 /// `text` is a JSON number. Beyond 10^kIntegerDigitsMax no difference is made. Nothing when it has more than

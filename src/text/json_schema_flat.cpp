@@ -535,7 +535,7 @@ constexpr std::array kKeywords = {
 
 void SchemaReader::read_keyword(const Json& schema, const JsonMember& member, const std::string& path,
                                 FlatSchema& flat) {
-  const auto keyword = std::ranges::find(kKeywords, std::string_view(member.key), &Keyword::name);
+  const auto* const keyword = std::ranges::find(kKeywords, std::string_view(member.key), &Keyword::name);
   if (keyword == kKeywords.end()) return;
   keyword->read({*this, schema, member.value, path, keyword->name, flat});
 }

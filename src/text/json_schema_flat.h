@@ -79,7 +79,7 @@ class SchemaReader {
   void read(const Json* schema, FlatSchema& flat);
   void read_keyword(const Json& schema, const JsonMember& member, const std::string& path, FlatSchema& flat);
   [[nodiscard]] const Json* resolve(std::string_view reference, const std::string& path);
-  void note_path(const Json& schema, std::string path) { paths_.try_emplace(&schema, std::move(path)); }
+  void note_path(const Json& schema, const std::string& path) { paths_.try_emplace(&schema, path); }
 
   const Json& document_;
   std::string root_path_;

@@ -27,9 +27,9 @@ struct GrammarThread {
 class GrammarStacks {
  public:
   struct Frame {
-    uint32_t target = 0;  ///< where the caller goes on
-    uint32_t parent = 0;  ///< the stack below
-    friend auto operator<=>(const Frame&, const Frame&) = default;
+    uint32_t target = 0;                                            ///< where the caller goes on
+    uint32_t parent = 0;                                            ///< the stack below
+    friend auto operator<=>(const Frame&, const Frame&) = default;  // NOLINT(*-nullptr,*-conversion)
   };
   /// The empty stack.
   static constexpr uint32_t kBottom = 0;
