@@ -110,6 +110,8 @@ void ModelDrafter::propose(std::span<const DraftingRequest> all_requests) {
     size_t kept = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
       const double confidence = 1 / (1 + std::exp(-static_cast<double>(confidences[i])));
+      if (std::isnan(confidence))
+        throw Error(ErrorCode::kNumeric, "draft head (--draft off does without it): its confidence is not a number");
       requests[i].drafts->add(tokens[i], survival[i] * confidence);
       if (requests[i].drafts->size() == requests[i].most) continue;
       requests[kept] = requests[i];
