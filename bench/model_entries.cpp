@@ -306,6 +306,7 @@ std::vector<Entry> model_entries() {
           {"fp4_grouped_n256", with_model(fp4_grouped_n256)},
           {"decode_step_cut4", with_model(decode_step_cut4)},
           {"prefill_cut4", with_model(prefill_cut4)},
+          {"vision_cut4", with_model(vision_cut4)},
           {"ced_ratio_8192", with_model(ced_ratio_8192)}};
 }
 

@@ -6,6 +6,7 @@
 #include "bench/measure.h"
 #include "bench/suite.h"
 #include "kernels/runtime.h"
+#include "model/model.h"
 
 /// Parts of the suite. Not for use outside bench/.
 namespace tidepool::bench {
@@ -36,6 +37,9 @@ struct Entry {
 [[nodiscard]] std::filesystem::path storage_root();
 /// The KV cache and its store, in folders below `storage`.
 [[nodiscard]] std::vector<Entry> kv_entries(const std::filesystem::path& storage);
+
+/// The cut model's vision tower on one picture.
+[[nodiscard]] Result vision_cut4(const Workbench& bench, const Model& model);
 
 /// How often a figure is measured, and what one call of `work` does.
 struct Work {

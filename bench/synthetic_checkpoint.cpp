@@ -19,7 +19,7 @@ namespace {
 /// The released values except where the cut changes them. (checkpoint notes 4)
 constexpr const char* kConfig = R"({{
   "architectures": ["DeepseekV41ForCausalLM"], "model_type": "deepseek_v41", "dtype": "bfloat16",
-  "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
+  "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": {image},
   "quantization_config": {{"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32],
                           "scale_fmt": "ue8m0", "expert_dtype": "fp4"}},
   "text_config": {{
@@ -41,6 +41,11 @@ constexpr const char* kConfig = R"({{
     "engram_pad_token_id": 2, "engram_compressed_vocab_size": 99092, "num_nextn_predict_layers": 0,
     "dspark_block_size": 0, "dspark_noise_token_id": 0, "dspark_target_layer_ids": [], "dspark_markov_rank": 256,
     "dspark_n_routed_experts": 128, "dspark_num_experts_per_tok": 3
+  }},
+  "vision_config": {{
+    "model_type": "deepseek_v41_vision", "num_hidden_layers": 4, "hidden_size": 1024, "num_attention_heads": 16,
+    "intermediate_size": 2816, "patch_size": 14, "rope_theta": 10000, "downsample_ratio": 3, "max_image_tokens": 1024,
+    "min_pixels": 295936, "max_wh_ratio": null
   }}
 }})";
 
@@ -88,7 +93,8 @@ void fill(const ExpectedTensor& tensor, Random& random, std::span<std::byte> out
 
 void write_cut_model(const CutModel& model, const std::filesystem::path& folder) {
   const std::string config =
-      fmt::format(kConfig, fmt::arg("vocab", model.vocab_size), fmt::arg("experts", model.experts));
+      fmt::format(kConfig, fmt::arg("vocab", model.vocab_size), fmt::arg("experts", model.experts),
+                  fmt::arg("image", model.vocab_size - 16));
   write_file_atomically(folder / "config.json", config);
   const std::vector<ExpectedTensor> expected = expected_tensors(parse_config(config, "the cut model"));
   std::vector<TensorToWrite> tensors;

@@ -6,7 +6,7 @@
 namespace tidepool::bench {
 
 /// A model of the released width cut to four layers, one of each kind: window, Full at ratio 2, Full at ratio 1 (where
-/// the decoder begins) and Reindex. No Engram, drafts or vision.
+/// the decoder begins) and Reindex; its vision tower has four blocks. No Engram or drafts.
 struct CutModel {
   int64_t experts = 24;  ///< of the released 384; still several times what caches hold
   int64_t vocab_size = 129280;
