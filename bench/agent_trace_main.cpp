@@ -13,17 +13,16 @@
 
 namespace {
 
-using namespace tidepool;
-using bench::AgentTraceResult;
-using bench::AgentTraceTurn;
+using tidepool::bench::AgentTraceResult;
+using tidepool::bench::AgentTraceTurn;
 
 void print_table(const AgentTraceResult& result) {
   fmt::print("{:<10}{:>8}{:>8}{:>8}{:>8}{:>8}  {:<14}{}\n", "session", "prompt", "new", "hit", "read", "output", "tier",
              "the match ended");
   for (const AgentTraceTurn& turn : result.turns) {
     fmt::print("{:<10}{:>8}{:>8}{:>8}{:>8}{:>8}  {:<14}{}\n", turn.session, turn.cache.prompt_tokens, turn.new_tokens,
-               turn.cache.hit_tokens, turn.read_tokens, turn.output_tokens, cache_tier_name(turn.cache.tier),
-               match_end_name(turn.cache.end));
+               turn.cache.hit_tokens, turn.read_tokens, turn.output_tokens, tidepool::cache_tier_name(turn.cache.tier),
+               tidepool::match_end_name(turn.cache.end));
   }
   fmt::print("written to disk: {} bytes, of which {} snapshots {} bytes; {} bytes a token of blocks\n",
              result.written_bytes, result.snapshots, result.snapshot_bytes, result.token_bytes);
@@ -38,8 +37,8 @@ void print_json(const AgentTraceResult& result) {
                      {"hit_tokens", turn.cache.hit_tokens},
                      {"read_tokens", turn.read_tokens},
                      {"output_tokens", turn.output_tokens},
-                     {"tier", cache_tier_name(turn.cache.tier)},
-                     {"end", match_end_name(turn.cache.end)}});
+                     {"tier", tidepool::cache_tier_name(turn.cache.tier)},
+                     {"end", tidepool::match_end_name(turn.cache.end)}});
   }
   const nlohmann::ordered_json report = {{"turns", turns},
                                          {"token_bytes", result.token_bytes},
@@ -58,11 +57,11 @@ int main(int argc, char** argv) {
       fmt::print(stderr, "usage: agent_trace MODEL [--json]\n");
       return 2;
     }
-    LoadOptions options;
+    tidepool::LoadOptions options;
     options.folder = argv[1];
-    const std::unique_ptr<LoadedModel> model = LoadedModel::load(options);
-    const TempFolder folder;
-    const AgentTraceResult result = bench::run_agent_trace(*model, folder / "kv");
+    const std::unique_ptr<tidepool::LoadedModel> model = tidepool::LoadedModel::load(options);
+    const tidepool::TempFolder folder;
+    const AgentTraceResult result = tidepool::bench::run_agent_trace(*model, folder / "kv");
     wants_json ? print_json(result) : print_table(result);
   } catch (const std::exception& error) {
     fmt::print(stderr, "agent_trace: {}\n", error.what());

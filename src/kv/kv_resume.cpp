@@ -55,9 +55,9 @@ class Resumption {
   [[nodiscard]] std::vector<std::shared_ptr<const KvBlock>> data(size_t blocks) const;
   [[nodiscard]] SequenceState from_snapshot(const FoundSnapshot& snapshot);
   [[nodiscard]] SequenceState from_blocks(size_t blocks, int64_t from);
-  void explain(size_t known);
-  void explain_difference(size_t known);
-  [[nodiscard]] int64_t common_with(size_t known, std::span<const int32_t> ids) const;
+  void explain();
+  void explain_difference();
+  [[nodiscard]] int64_t common_with(std::span<const int32_t> ids) const;
 
   KvCache::Impl& cache_;
   const KvCache::Query& query_;
@@ -74,7 +74,6 @@ class Resumption {
 KvCache::Resumed Resumption::run() {
   report_.prompt_tokens = length_;
   find_blocks();
-  const size_t known_before = known_.size();
   SequenceState state(cache_.layout);
   bool is_below_break_even = false;
   // Each round ends the search, or finds that fewer blocks can be had than it seemed.
@@ -94,7 +93,7 @@ KvCache::Resumed Resumption::run() {
     break;
   }
   report_.is_exact = !state.is_bounded();
-  explain(known_before == known_.size() ? known_before : known_.size());
+  explain();
   if (is_below_break_even) report_.end = MatchEnd::kBelowBreakEven;
   const std::lock_guard lock(cache_.mutex);
   cache_.query_tokens += static_cast<uint64_t>(length_);
@@ -305,12 +304,13 @@ SequenceState Resumption::from_blocks(size_t blocks, int64_t from) {
   return state;
 }
 
-/// Why no more than the first `known` blocks was found.
-void Resumption::explain(size_t known) {
+/// Why no more than the known blocks was found.
+void Resumption::explain() {
+  const size_t known = known_.size();
   report_.end = report_.hit_tokens > 0 ? MatchEnd::kComplete : MatchEnd::kNotSeen;
   if (static_cast<int64_t>(known) * kBlockTokens >= length_) return;
   switch (known < chain_.size() ? absence_ : Absence::kNeverSeen) {
-    case Absence::kNeverSeen: return explain_difference(known);
+    case Absence::kNeverSeen: return explain_difference();
     case Absence::kEvicted: report_.end = MatchEnd::kEvicted; return;
     case Absence::kExpired: report_.end = MatchEnd::kExpired; return;
     case Absence::kChecksum: report_.end = MatchEnd::kChecksum; return;
@@ -318,8 +318,8 @@ void Resumption::explain(size_t known) {
 }
 
 /// How many tokens behind the known blocks agree with the ids of another block there.
-int64_t Resumption::common_with(size_t known, std::span<const int32_t> ids) const {
-  const auto tokens = query_.text.tokens.subspan(known * kBlockTokens);
+int64_t Resumption::common_with(std::span<const int32_t> ids) const {
+  const auto tokens = query_.text.tokens.subspan(known_.size() * kBlockTokens);
   const size_t most = std::min(tokens.size(), ids.size());
   size_t common = 0;
   while (common < most && tokens[common].id == ids[common])
@@ -331,7 +331,8 @@ int64_t Resumption::common_with(size_t known, std::span<const int32_t> ids) cons
 }
 
 /// Finds the kept context that agrees longest and goes on differently.
-void Resumption::explain_difference(size_t known) {
+void Resumption::explain_difference() {
+  const size_t known = known_.size();
   const int64_t begin = static_cast<int64_t>(known) * kBlockTokens;
   int64_t common = -1;
   bool goes_on = false;  // one that agrees so long has more to say
@@ -346,7 +347,7 @@ void Resumption::explain_difference(size_t known) {
     const std::lock_guard lock(cache_.mutex);
     for (const PagePool::Page* page : cache_.pages.children(parent(known), kComparedMax)) {
       if (own != nullptr && cache_.pages.find(*own) == page) continue;  // left out for being bounded
-      compare(common_with(known, page->tokens), true);
+      compare(common_with(page->tokens), true);
       ++compared;
     }
     for (const auto& snapshot : cache_.snapshots.find(parent(known))) {
@@ -358,7 +359,7 @@ void Resumption::explain_difference(size_t known) {
     for (const BlockKey& key : store_->children(parent(known), 1)) {
       if (own != nullptr && key == *own) continue;
       const std::vector<BlockStore::ReadResult> read = store_->read({&key, 1});
-      if (read.front().block) compare(common_with(known, read.front().block->tokens), true);
+      if (read.front().block) compare(common_with(read.front().block->tokens), true);
     }
   }
   const bool has_beginning = begin + common > 0;
