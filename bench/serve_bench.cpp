@@ -188,7 +188,7 @@ int bench(const Plan& plan) {
 
 int main(int count, char** arguments) {
   if (count < 3) {
-    fmt::print(stderr, "usage: serve_bench http://ADDRESS:PORT MODEL [CLIENTS [TOKENS]]\n");
+    fmt::print(stderr, "usage: serve_bench http://127.0.0.1:8000 MODEL [CLIENTS [TOKENS]]\n");
     return EXIT_FAILURE;
   }
   try {

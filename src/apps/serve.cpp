@@ -227,7 +227,7 @@ void add_server_flags(CLI::App& command, ServeFlags& flags) {
       "names that requests may call the model by; default: the name of its folder")
       ->delimiter(',');
   add("--allowed-origins", flags.allowed_origins,
-      "origins of web pages elsewhere that may ask, as https://example.com; * is all")
+      "origins of web pages elsewhere that may ask, as \"https://example.com\"; * is all")
       ->delimiter(',');
   add("--request-timeout", flags.request_timeout, "seconds after which a request is given up; default: never")
       ->check(CLI::PositiveNumber);

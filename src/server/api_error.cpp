@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "server/json_writer.h"
+#include "text/unicode.h"
 
 namespace tidepool {
 namespace {
@@ -128,7 +129,7 @@ ApiError busy_error(const Busy& busy) {
 std::string openai_error_object(const ApiError& error) {
   std::string out;
   JsonWriter json(out);
-  json.begin_object().field("message", error.message).field("type", openai_type(error));
+  json.begin_object().field("message", replace_invalid_utf8(error.message)).field("type", openai_type(error));
   error.param.empty() ? json.null_field("param") : json.field("param", error.param);
   error.code.empty() ? json.null_field("code") : json.field("code", error.code);
   json.end_object();
@@ -143,8 +144,8 @@ std::string error_body(const ApiError& error, ErrorDialect dialect, std::string_
     return out;
   }
   json.begin_object().field("type", "error").key("error").begin_object();
-  json.field("type", anthropic_type(error)).field("message", error.message).end_object();
-  json.field("request_id", request_id).end_object();
+  json.field("type", anthropic_type(error)).field("message", replace_invalid_utf8(error.message)).end_object();
+  json.field("request_id", replace_invalid_utf8(request_id)).end_object();
   return out;
 }
 

@@ -21,6 +21,7 @@
 #include "server/token_routes.h"
 #include "server/web_assets.h"
 #include "text/dsml.h"
+#include "text/unicode.h"
 
 namespace tidepool {
 namespace {
@@ -66,6 +67,11 @@ ApiError refusal(int status, std::string message, std::string code = "") {
   error.message = std::move(message);
   error.code = std::move(code);
   return error;
+}
+
+/// What a client sent, fit for a line of JSON.
+std::string logged(std::string_view text) {
+  return replace_invalid_utf8(printable(text));
 }
 
 /// "http://127.0.0.1:8000" without the scheme is what the Host header says, when a page asks where it came from.
@@ -134,6 +140,7 @@ struct ApiServer::Impl {
   Metrics metrics;
   IdSource ids;
   int64_t created;
+  uint64_t weight_bytes = 0;               ///< set before `service`
   std::atomic<Service*> service{nullptr};  ///< set once, with release; what it points to was made before
   std::atomic<bool> is_draining{false};
   mutable std::mutex progress_mutex;  ///< guards the three below
@@ -298,9 +305,9 @@ void ApiServer::Impl::observe(const HttpRequest& request, const HttpOutcome& out
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   json.begin_object().key("time").number(
       static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000);
-  json.field("request_id", printable(request.id));
-  if (const std::string* trace = request.find_header("traceparent")) json.field("traceparent", printable(*trace));
-  json.field("peer", request.peer).field("method", printable(request.method)).field("path", printable(request.path));
+  json.field("request_id", logged(request.id));
+  if (const std::string* trace = request.find_header("traceparent")) json.field("traceparent", logged(*trace));
+  json.field("peer", request.peer).field("method", logged(request.method)).field("path", logged(request.path));
   json.field("status", outcome.status).field("bytes", static_cast<int64_t>(outcome.bytes_sent));
   json.key("seconds").number(std::chrono::duration<double>(outcome.duration).count());
   json.field("complete", outcome.is_complete).end_object();
@@ -428,7 +435,11 @@ void ApiServer::Impl::load(const ExchangePtr& exchange) {
 void ApiServer::Impl::show_metrics(const ExchangePtr& exchange) {
   const Service* serving = service.load(std::memory_order_acquire);
   Metrics::Gauges gauges;
-  if (serving != nullptr) gauges.service = serving->status();
+  if (serving != nullptr) {
+    gauges.service = serving->status();
+    gauges.weight_bytes = weight_bytes;
+    gauges.kv_bytes_per_token = static_cast<double>(serving->model().model().kv_layout()->block_bytes) / kBlockTokens;
+  }
   gauges.io_cpu_seconds = http->io_cpu_seconds();
   gauges.open_connections = http->open_connections();
   gauges.is_ready = serving != nullptr && !is_draining && !gauges.service.is_draining;
@@ -530,6 +541,8 @@ void ApiServer::set_progress(std::string_view part, size_t done, size_t total) {
 }
 
 void ApiServer::set_service(Service& service) {
+  for (const Checkpoint::TensorInfo& tensor : service.model().checkpoint().tensors())
+    impl_->weight_bytes += tensor.bytes;
   impl_->service.store(&service, std::memory_order_release);
 }
 

@@ -316,6 +316,8 @@ TEST_F(ApiServerTest, AQuietPrefillIsKeptAlive) {
     client.send_request("POST", dialects()[i].path, dialects()[i].body + ",\"stream\":true}");
     const size_t request = service.wait_for_requests(i + 1);
     EXPECT_THAT(client.read_until(marks[i]), HasSubstr(marks[i])) << dialects()[i].name;
+    EXPECT_EQ(ask(port(), "GET", "/ping").status, 200) << "a long prompt is no reason to be killed";
+    EXPECT_EQ(ask(port(), "GET", "/health").status, 200);
     service.start(request);
     service.say(request, Kind::kContent, "late");
     EXPECT_THAT(client.read_until("late"), HasSubstr("late"));
@@ -333,7 +335,7 @@ TEST_F(ApiServerTest, StoppingLetsStreamsEndAndRefusesNewRequests) {
   Response refused;
   do {
     refused = ask(port(), "GET", "/health");
-  } while (refused.status == 200);
+  } while (refused.status != 503);
   EXPECT_EQ(refused.body, R"({"status":"draining"})");
   EXPECT_EQ(ask(port(), "POST", dialects()[0].path, dialects()[0].body + "}").status, 503);
   service.say(request, Kind::kContent, "last words");
@@ -384,6 +386,8 @@ TEST_F(ApiServerTest, MetricsCountWhatWasAskedAndAnswered) {
   EXPECT_THAT(text, HasSubstr("http_requests_total{handler=\"/chat/completions\",method=\"POST\",status=\"200\"} 1"));
   EXPECT_THAT(text, HasSubstr("vllm:time_to_first_token_seconds_count{model_name=\"tiny\",engine=\"0\"} 1"));
   EXPECT_THAT(text, HasSubstr("le=\"+Inf\"} 1"));
+  EXPECT_GT(metric("tidepool:kv_bytes_per_token"), 0);
+  EXPECT_GT(metric("tidepool:memory_bytes"), 0);
 }
 
 }  // namespace

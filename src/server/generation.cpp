@@ -109,7 +109,7 @@ void Generation::submit() {
     if (const Busy* busy = std::get_if<Busy>(&submitted)) {
       for (const std::unique_ptr<Prompt>& taken : prompts_)
         taken->ticket.reset();
-      return parts_.exchange->respond(error_answer(busy_error(*busy), parts_.call.error_dialect, parts_.request_id));
+      return refuse(busy_error(*busy));
     }
     prompt->ticket = std::move(std::get<std::unique_ptr<Service::Ticket>>(submitted));
   }
@@ -119,7 +119,10 @@ void Generation::submit() {
 // What follows, but receive(), runs on the connection's thread.
 
 void Generation::receive(Happening happening) {
-  parts_.exchange->post([self = shared_from_this(), what = std::move(happening)]() mutable {
+  std::shared_ptr<Generation> alive = weak_from_this().lock();
+  if (!alive) return;  // the server is being taken down, and its tickets with it
+  HttpExchange& exchange = *parts_.exchange;
+  exchange.post([self = std::move(alive), what = std::move(happening)]() mutable {
     if (self->is_over_) return;
     if (!self->is_attached_) return self->early_.push_back(std::move(what));
     self->handle(what);
@@ -236,11 +239,16 @@ void Generation::fail(const ApiError& error) {
     send();
     parts_.exchange->finish();
   } else {
-    HttpAnswer answer = error_answer(error, parts_.call.error_dialect, parts_.request_id);
-    answer.headers.insert(answer.headers.end(), parts_.headers.begin(), parts_.headers.end());
-    parts_.exchange->respond(std::move(answer));
+    refuse(error);
   }
   drop_tickets();
+}
+
+/// Any thread.
+void Generation::refuse(const ApiError& error) {
+  HttpAnswer answer = error_answer(error, parts_.call.error_dialect, parts_.request_id);
+  answer.headers.insert(answer.headers.end(), parts_.headers.begin(), parts_.headers.end());
+  parts_.exchange->respond(std::move(answer));
 }
 
 /// The client is gone.

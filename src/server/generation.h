@@ -61,6 +61,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void send();
   void complete();
   void fail(const ApiError& error);
+  void refuse(const ApiError& error);
   void leave();
   void drop_tickets();
 

@@ -144,9 +144,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void start();
   /// Closes; the exchange under way hears that its client is gone.
   void cut();
-  /// Closes if no request is under way.
+  /// Closes if it waits for a further request. One that has had none yet may be about to send it.
   void cut_if_idle() {
-    if (!exchange_ && state_ == State::kReading) cut();
+    if (has_served_ && !has_head_ && state_ == State::kReading) cut();
   }
   void look_at_clock(Clock::time_point now);
 
@@ -191,6 +191,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool is_reading_ = false;
   bool is_writing_ = false;
   bool has_head_ = false;
+  bool has_served_ = false;
   bool is_http_1_0_ = false;
   bool closes_ = false;
 };
@@ -243,6 +244,7 @@ void Exchange::post(std::function<void()> call) {
 }
 
 void Exchange::background(std::function<void()> call) {
+  if (!shared_->background) return call();  // the last things of a server that has stopped
   asio::post(*shared_->background, [self = shared_from_this(), run = std::move(call)] {
     try {
       run();
@@ -525,6 +527,7 @@ void Connection::handle_flushed() {
   if (state_ != State::kAnswering) return;  // a "100 Continue"
   if (exchange_ && !exchange_->is_answered()) return;
   if (exchange_) std::exchange(exchange_, nullptr)->end(true);
+  has_served_ = true;
   if (closes_ || shared_->is_draining) return linger();
   begin_request();
   parse();  // what came ahead
@@ -732,8 +735,8 @@ uint16_t HttpServer::port() const {
 std::string HttpServer::url() const {
   std::string host = impl_->shared->options.host;
   if (host == "0.0.0.0" || host == "::" || host == "localhost") host = "127.0.0.1";
-  return host.find(':') == std::string::npos ? fmt::format("http://{}:{}", host, impl_->port)
-                                             : fmt::format("http://[{}]:{}", host, impl_->port);
+  if (host.find(':') != std::string::npos) host = fmt::format("[{}]", host);
+  return "http://" + host + fmt::format(":{}", impl_->port);
 }
 
 size_t HttpServer::open_exchanges() const {

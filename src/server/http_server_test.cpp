@@ -64,7 +64,7 @@ void echo(const std::shared_ptr<HttpExchange>& exchange) {
 TEST(HttpServer, AnswersWithWhatTheRequestSaid) {
   const HttpServer server(quick_options(), echo);
   EXPECT_EQ(ask(server.port(), "POST", "/a/b?c=d", "text").body, "POST /a/b c=d text");
-  EXPECT_EQ(ask(server.port(), "GET", "http://host/x?y").body, "GET /x y ");
+  EXPECT_EQ(ask(server.port(), "GET", "http://example.com/x?y").body, "GET /x y ");
   EXPECT_EQ(server.url(), "http://127.0.0.1:" + std::to_string(server.port()));
 }
 

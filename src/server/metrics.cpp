@@ -197,6 +197,14 @@ void Metrics::write_gauges(std::string& out, const Gauges& gauges) const {
   write_head(out, "vllm:cache_config_info", "gauge", "Settings of the cache, as labels.");
   write_value(out, "vllm:cache_config_info", labels_ + ",enable_prefix_caching=\"True\"", 1);
   gauge("tidepool:ready", "1 when requests are taken.", gauges.is_ready ? 1 : 0);
+  gauge("tidepool:kv_bytes_per_token", "KV of one token, all layers.", gauges.kv_bytes_per_token);
+  write_head(out, "tidepool:memory_bytes", "gauge", "Memory by part; weights are mapped files.");
+  for (const auto& [part, bytes] :
+       {std::pair("weights", gauges.weight_bytes), std::pair("kv_pages", gauges.service.kv_page_bytes),
+        std::pair("kv_reserved", gauges.service.kv_reserved_bytes),
+        std::pair("snapshots", gauges.service.snapshot_bytes)}) {
+    write_value(out, "tidepool:memory_bytes", fmt::format("{},part=\"{}\"", labels_, part), static_cast<double>(bytes));
+  }
   gauge("tidepool:open_connections", "Connections of clients.", static_cast<double>(gauges.open_connections));
 }
 

@@ -68,6 +68,8 @@ class Metrics {
   /// Gauges are given with the call.
   struct Gauges {
     ServiceStatus service;
+    uint64_t weight_bytes = 0;  ///< mapped, of which the system keeps in memory what fits
+    double kv_bytes_per_token = 0;
     double io_cpu_seconds = 0;
     size_t open_connections = 0;
     bool is_ready = false;

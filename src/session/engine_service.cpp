@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "session/engine_service_output.h"
 #include "session/engine_service_prompt.h"
+#include "session/grammar_constraint.h"
 #include "session/image_features.h"
 #include "session/kept_turns.h"
 #include "session/script.h"
@@ -105,6 +106,7 @@ class EngineService final : public Service {
       : model_(std::move(model)),
         kept_(options.kept_turn_bytes),
         features_(std::make_shared<ImageFeatureCache>(model_->model(), model_->runtime())) {
+    if (model_->has_tokenizer()) grammars_.emplace(model_->tokenizer(), model_->stop_ids());
     if (!options.script.empty()) {
       script_ = Script::load(options.script, model_->tokenizer(), static_cast<int32_t>(model_->config().eos_token_id));
     }
@@ -125,7 +127,9 @@ class EngineService final : public Service {
     if (length >= max_model_len())
       throw Error(ErrorCode::kResourceExhausted, no_room_message(model_->config(), length, max_model_len()));
     require_memory(request, length);
-    return {std::move(request), std::move(prompt.ids), std::move(prompt.images), prompt.output_start, prompt.has_tools};
+    std::shared_ptr<const CompiledGrammar> grammar = grammar_of(request, prompt.output_start);
+    return {std::move(request),  std::move(prompt.ids), std::move(prompt.images),
+            prompt.output_start, prompt.has_tools,      std::move(grammar)};
   }
 
   [[nodiscard]] std::vector<int32_t> encode(const ServiceRequest& request) const override {
@@ -137,7 +141,12 @@ class EngineService final : public Service {
     const ServiceRequest& request = prepared.request;
     SequenceRequest sequence;
     sequence.generation = generation_options(request);
-    if (script_) sequence.generation.forced = script_->next(last_text(*model_, request));
+    if (script_) {
+      sequence.generation.forced = script_->next(last_text(*model_, request));  // recorded outputs are held to nothing
+    } else if (prepared.grammar) {
+      for (size_t choice = 0; choice < request.choice_count; ++choice)
+        sequence.constraints.push_back(std::make_unique<GrammarConstraint>(prepared.grammar));
+    }
     sequence.prompt = input_tokens(prepared.prompt_ids, prepared.images.spans);
     sequence.images = prepared.images.spans;
     if (!prepared.images.spans.empty())
@@ -167,6 +176,9 @@ class EngineService final : public Service {
     if (cache_ && kv_bytes_ > 0) {
       const KvCache::Stats stats = cache_->stats();
       const auto used = static_cast<double>(stats.ram_bytes + stats.reserved_bytes);
+      status.kv_page_bytes = stats.ram_bytes;
+      status.kv_reserved_bytes = stats.reserved_bytes;
+      status.snapshot_bytes = stats.snapshot_bytes;
       status.kv_used_share = std::min(used / static_cast<double>(kv_bytes_), 1.0);
     }
     return status;
@@ -236,6 +248,21 @@ class EngineService final : public Service {
     return encode_service_prompt(*model_, std::get<RawPrompt>(request.prompt));
   }
 
+  /// What the output is held to. Throws Error(kInvalidArgument) for what cannot be kept together with it.
+  [[nodiscard]] std::shared_ptr<const CompiledGrammar> grammar_of(const ServiceRequest& request,
+                                                                  OutputStart start) const {
+    const auto* chat = std::get_if<ChatRequest>(&request.prompt);
+    if (chat == nullptr || !grammars_) return nullptr;
+    std::shared_ptr<const CompiledGrammar> grammar =
+        grammars_->grammar_for(*chat, start, request.allows_parallel_calls);
+    if (grammar && (request.ignores_eos || request.min_tokens > 0)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: an output that is held to a schema or to calls ends where these end; leave it out",
+                              request.ignores_eos ? "ignore_eos" : "min_tokens"));
+    }
+    return grammar;
+  }
+
   [[nodiscard]] GenerationOptions generation_options(const ServiceRequest& request) const {
     GenerationOptions options;
     options.sampling = request.sampling;
@@ -278,6 +305,7 @@ class EngineService final : public Service {
   mutable KeptTurns kept_;
   std::shared_ptr<ImageFeatureCache> features_;
   std::unique_ptr<Script> script_;
+  mutable std::optional<GrammarLibrary> grammars_;
   size_t kv_bytes_ = 0;
   std::optional<KvCache> cache_;
   std::optional<Scheduler> scheduler_;  ///< goes first: its thread uses all the rest

@@ -83,6 +83,8 @@ class ServiceListener {
   virtual void on_end(const std::optional<Error>& error) = 0;
 };
 
+class CompiledGrammar;
+
 /// What a request will be, known before it is queued.
 struct PreparedRequest {
   ServiceRequest request;
@@ -90,6 +92,7 @@ struct PreparedRequest {
   PromptImages images;                               ///< of the prompt
   OutputStart output_start = OutputStart::kContent;  ///< of a chat request
   bool has_tools = false;                            ///< the model was shown tools
+  std::shared_ptr<const CompiledGrammar> grammar;    ///< what the output is held to; may be null
 };
 
 /// How the engine is doing: for health checks and gauges.
@@ -100,6 +103,9 @@ struct ServiceStatus {
   /// Forward calls so far. An engine with running requests is alive when this grows, however long each call takes.
   uint64_t forward_calls = 0;
   double kv_used_share = 0;  ///< of the KV budget, 0 to 1
+  uint64_t kv_page_bytes = 0;
+  uint64_t kv_reserved_bytes = 0;
+  uint64_t snapshot_bytes = 0;
 };
 
 /// Why a request cannot be taken now.
@@ -124,7 +130,8 @@ class Service {
   /// The ids of a request's prompt, whatever their number: for counting tokens. Throws Error(kInvalidArgument).
   [[nodiscard]] virtual std::vector<int32_t> encode(const ServiceRequest& request) const = 0;
 
-  /// Stops its request when it dies. What was computed stays in the cache.
+  /// Stops its request when it dies, which must not be inside a call of the listener. What was computed stays in the
+  /// cache.
   class Ticket {
    public:
     virtual ~Ticket() = default;
