@@ -227,10 +227,9 @@ void add_run_command(CLI::App& program, Invocation& invocation) {
                        "file with a chat completions body: its messages, tools and thinking; - reads standard input")
           ->excludes(prompt)
           ->excludes(ids);
-  CLI::Option* raw =
-      command->add_flag("--raw", flags->is_raw, "the prompt goes in as it is, without the chat format")
-          ->excludes(request)
-          ->excludes(ids);
+  CLI::Option* raw = command->add_flag("--raw", flags->is_raw, "the prompt goes in as it is, without the chat format")
+                         ->excludes(request)
+                         ->excludes(ids);
   command
       ->add_option("--image", flags->images,
                    "a picture in front of the prompt: JPEG, PNG, WebP or GIF; may be given several times")
