@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/numa.h"
 
 namespace tidepool {
 namespace {
@@ -147,9 +148,15 @@ struct ThreadPool::Impl {
 ThreadPool::ThreadPool(size_t thread_count) : impl_(std::make_unique<Impl>()) {
   impl_->thread_count = thread_count == 0 ? physical_core_count() : thread_count;
   impl_->threads.reserve(impl_->thread_count - 1);
+  const std::vector<CpuList> nodes = memory_nodes();
   try {
     for (size_t worker = 1; worker < impl_->thread_count; ++worker) {
-      impl_->threads.emplace_back([impl = impl_.get(), worker] { impl->work(worker); });
+      CpuList home;  // empty: anywhere
+      if (nodes.size() > 1) home = nodes[node_of_worker(worker, impl_->thread_count, nodes.size())];
+      impl_->threads.emplace_back([impl = impl_.get(), worker, home = std::move(home)] {
+        if (!home.empty()) keep_on(home);
+        impl->work(worker);
+      });
     }
   } catch (const std::system_error& error) {
     const size_t started = impl_->threads.size() + 1;

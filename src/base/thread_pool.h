@@ -7,7 +7,8 @@
 namespace tidepool {
 
 /// A fixed set of threads for arithmetic. The calling thread takes part, so `thread_count` 1 starts none.
-/// One job at a time: `run` may be called from one thread only.
+/// One job at a time: `run` may be called from one thread only. On a machine of several memory nodes each thread but
+/// the caller's is kept on one of them, equal parts of the threads on each; on one node nothing is kept anywhere.
 class ThreadPool {
  public:
   /// `thread_count` 0 means one per physical core this process may use.
