@@ -110,6 +110,7 @@ TEST(CliInspect, ChosenKernelsAndThreadsAreShown) {
       at(run_tidepool({"inspect", golden("ckpt"), "--isa", "reference", "--threads", "3", "--json"}).json(), "kernels");
   EXPECT_EQ(at(kernels, "chosen").as_string(), "reference");
   EXPECT_EQ(at(kernels, "threads").try_int64(), 3);
+  EXPECT_NE(at(kernels, "amx").as_string(), "");
 }
 
 }  // namespace

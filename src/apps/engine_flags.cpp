@@ -14,7 +14,9 @@ void add_kernel_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("--threads", flags.threads, "threads for arithmetic; 0 is one per physical core")
       ->check(CLI::Range(size_t{0}, kThreadsMax))
       ->capture_default_str();
-  command.add_option("--isa", flags.isa, "kernels: auto, or one that inspect lists (amx, avx512, avx2, reference)")
+  command
+      .add_option("--isa", flags.isa,
+                  "kernels: auto, or one that inspect lists (amx, avx512bf16, avx512, avx2, reference)")
       ->capture_default_str();
 }
 

@@ -11,6 +11,7 @@
 #include "apps/inspect_json.h"
 #include "apps/output.h"
 #include "base/log.h"
+#include "kernels/amx_status.h"
 
 namespace tidepool {
 namespace {
@@ -134,6 +135,7 @@ std::string plan_text(const CheckpointReport& report, const InspectedEngine& eng
        fmt::format("{}, {} free", format_bytes(plan.machine.disk_total), format_bytes(plan.machine.disk_free)));
   line("kernels", fmt::format("{} on {} threads (this processor runs {})", engine.kernels, engine.threads,
                               fmt::join(engine.available_kernels, ", ")));
+  line("AMX", engine.amx);
   return text + fmt::format("\n{}\n", plan.verdict);
 }
 
@@ -143,6 +145,7 @@ InspectedEngine look_at_engine(const EngineFlags& flags) {
   engine.threads = ThreadPool(flags.threads).thread_count();
   for (const kernels::KernelTable* table : kernels::available_kernels())
     engine.available_kernels.emplace_back(table->name);
+  engine.amx = kernels::amx_status_text(kernels::amx_status());
   return engine;
 }
 

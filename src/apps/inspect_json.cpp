@@ -120,6 +120,7 @@ Json inspect_json(const CheckpointReport& report, const InspectedEngine& engine)
   kernels.set("chosen", text(engine.kernels));
   kernels.set("available", array(engine.available_kernels, [](const std::string& name) { return text(name); }));
   kernels.set("threads", number(engine.threads));
+  kernels.set("amx", text(engine.amx));
   object.set("kernels", std::move(kernels));
   return object;
 }

@@ -14,6 +14,7 @@ struct InspectedEngine {
   std::string kernels;
   std::vector<std::string> available_kernels;  ///< best first
   size_t threads = 0;
+  std::string amx;  ///< whether tiles are used, or why not
 };
 
 /// What `inspect --json` prints. (docs/commands.md)

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "kernels/amx_status.h"
 #include "text/engram_token_map.h"
 
 namespace tidepool {
@@ -15,7 +17,10 @@ constexpr std::string_view kTokenizerFile = "tokenizer.json";
 }  // namespace
 
 LoadedModel::LoadedModel(const LoadOptions& options)
-    : pool_(options.threads), runtime_{pool_, kernels::select_kernels(options.isa, linear_inputs(options.numerics))} {}
+    : pool_(options.threads), runtime_{pool_, kernels::select_kernels(options.isa, linear_inputs(options.numerics))} {
+  log_info("{} kernels on {} threads; AMX is {}", runtime_.kernels.name, pool_.thread_count(),
+           kernels::amx_status_text(kernels::amx_status()));
+}
 
 std::unique_ptr<LoadedModel> LoadedModel::load(const LoadOptions& options, const LoadProgress& progress) {
   constexpr size_t kSteps = 3;
