@@ -270,7 +270,9 @@ void check_attention(Source& source) {
   const size_t in_window = source.below(140);
   const size_t in_global = source.below(140);
   const bool round = source.below(2) == 1;
-  const std::vector<float> q = source.values(heads * width);
+  std::vector<float> q = source.values(heads * width);
+  // As the official numerics have them, but for some: then rounding is for the probabilities alone.
+  if (round && width % 64 == 0) reference_kernels().round_bf16(q.data(), q.size());
   const std::vector<float> sink = source.values(heads);
   const Rows window = make_rows(source, window_format, width, in_window);
   const Rows global = make_rows(source, global_format, width, in_global);
@@ -315,7 +317,13 @@ void check_index_scores(Source& source) {
   const RowFormat format = any_format(source);
   const size_t count = source.below(80);
   const bool round = source.below(2) == 1;
-  const std::vector<float> q = source.values(heads * width);
+  std::vector<float> q = source.values(heads * width);
+  std::vector<std::byte> on_grid(row_bytes(RowFormat::kFp4Block32, width));
+  // On the FP4 grid where the heads are even in number, as the caller has them; else anything.
+  for (size_t h = 0; heads % 2 == 0 && h < heads; ++h) {
+    pack_row(RowFormat::kFp4Block32, std::span(q).subspan(h * width, width), on_grid);
+    unpack_row(RowFormat::kFp4Block32, on_grid, std::span(q).subspan(h * width, width));
+  }
   const std::vector<float> weights = source.values(heads);
   const Rows keys = make_rows(source, format, width, count);
   const size_t stride = row_bytes(format, width);
