@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/suite.h"
+#include "bench/suite_internal.h"
 
 namespace tidepool::bench {
 
@@ -63,6 +64,7 @@ std::string to_table(const SuiteResult& suite) {
     for (const auto& [part, share] : result.split)
       text += fmt::format("{:>49.1f} %  {}\n", share * 100, part);
   }
+  if (yardstick_entries().empty()) text += "\noneDNN, a yardstick, is not built in (docs/dependencies.md)\n";
   return text;
 }
 
