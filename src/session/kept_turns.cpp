@@ -194,7 +194,7 @@ std::optional<KeptTurns::Answer> KeptTurns::find(const Question& question) {
   for (const Entries::iterator& entry : bucket->second) {  // oldest first
     const std::optional<Answer::Part> part = usable_part(entry->turn, question);
     if (!part) continue;
-    const std::tuple rank(entry->turn.prompt_fingerprint == question.prompt_fingerprint, *part != Answer::Part::kBody,
+    const std::tuple rank(*part != Answer::Part::kBody, entry->turn.prompt_fingerprint == question.prompt_fingerprint,
                           trim(entry->turn.reasoning) == trim(question.reasoning));
     if (best && rank < best_rank) continue;
     best = entry;

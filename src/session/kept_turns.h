@@ -51,10 +51,10 @@ class KeptTurns {
   void keep(std::string_view salt, const std::string& turn_text, KeptTurn turn);
 
   struct Question {
-    std::string_view salt;
-    std::string turn_text;            ///< canonical
+    std::string_view salt{};
+    std::string turn_text{};          ///< canonical
     bool has_reasoning = false;       ///< the template keeps reasoning at this place
-    std::string_view reasoning;       ///< as the client sent it, may be empty
+    std::string_view reasoning{};     ///< as the client sent it, may be empty
     uint64_t prompt_fingerprint = 0;  ///< of all ids before the turn
   };
   /// The part of a prompt that a kept turn can stand for.
@@ -62,8 +62,9 @@ class KeptTurns {
     enum class Part : uint8_t { kWhole, kReasoning, kBody } part = Part::kWhole;
     std::vector<int32_t> ids;
   };
-  /// The turn that fits best: one that answered just this prompt, else one with the reasoning the client sent, else the
-  /// newest. When the client sends reasoning that none has, only content and calls are answered.
+  /// The turn that fits best: of those whose reasoning the client sends, or of all when it sends none, one that
+  /// answered just this prompt, else the newest. When the client sends reasoning that none has, only content and calls
+  /// are answered.
   [[nodiscard]] std::optional<Answer> find(const Question& question);
 
   struct Stats {
