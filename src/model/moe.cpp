@@ -61,11 +61,15 @@ struct ExpertTask {
 };
 
 /// Outputs a thread computes at a time: a multiple of the FP8 scale tile and of the activation grid's block, and enough
-/// that a task reads some hundred KB of weights.
-constexpr size_t kTileOutputs = 64;
+/// that a task reads some hundred KB of weights. With many rows more of them, because each task puts the rows in its
+/// kernel's order anew; there are then experts enough to keep all threads busy.
+size_t outputs_per_tile(size_t rows) {
+  constexpr size_t kManyRows = 64;
+  return rows < kManyRows ? 64 : 256;
+}
 
-size_t tile_count(size_t outputs) {
-  return (outputs + kTileOutputs - 1) / kTileOutputs;
+size_t tile_count(size_t outputs, size_t tile) {
+  return (outputs + tile - 1) / tile;
 }
 
 ExpertTask make_task(const ExpertWeights& expert, std::span<const Assignment> rows, Arena& arena,
@@ -114,19 +118,20 @@ void run_down(const Math& math, std::span<const ExpertTask> tasks, size_t begin,
 /// Both halves of all experts, each half in one go over all threads.
 void run_experts(const Math& math, const MoeConfig& config, std::span<const ExpertTask> tasks, Arena& arena,
                  Span2d<float> y) {
-  const size_t inner_tiles = tile_count(tasks.front().gate.cols);
+  const size_t tile_outputs = outputs_per_tile(y.rows);
+  const size_t inner_tiles = tile_count(tasks.front().gate.cols, tile_outputs);
   math.for_rows(tasks.size() * inner_tiles, [&](size_t job, size_t) {
     const ExpertTask& task = tasks[job / inner_tiles];
-    const size_t begin = job % inner_tiles * kTileOutputs;
-    run_gate_up(math, config, task, begin, std::min(begin + kTileOutputs, task.gate.cols));
+    const size_t begin = job % inner_tiles * tile_outputs;
+    run_gate_up(math, config, task, begin, std::min(begin + tile_outputs, task.gate.cols));
   });
   size_t most_rows = 0;
   for (const ExpertTask& task : tasks)
     most_rows = std::max(most_rows, task.rows.size());
-  const Span2d<float> scratch = arena.matrix(math.workers() * most_rows, kTileOutputs);
-  math.for_rows(tile_count(y.cols), [&](size_t tile, size_t worker) {
-    const size_t begin = tile * kTileOutputs;
-    run_down(math, tasks, begin, std::min(begin + kTileOutputs, y.cols),
+  const Span2d<float> scratch = arena.matrix(math.workers() * most_rows, tile_outputs);
+  math.for_rows(tile_count(y.cols, tile_outputs), [&](size_t tile, size_t worker) {
+    const size_t begin = tile * tile_outputs;
+    run_down(math, tasks, begin, std::min(begin + tile_outputs, y.cols),
              scratch.row_range(worker * most_rows, most_rows), y);
   });
 }

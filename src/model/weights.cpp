@@ -92,6 +92,21 @@ EngramWeights bind_engram(const Checkpoint& checkpoint, const std::string& prefi
   return weights;
 }
 
+/// Tells the operating system how weights will be read. What every token needs is fetched at once. Rows of Engram
+/// tables are a few KB here and there, where reading ahead would waste what it reads. Experts keep the usual
+/// read-ahead: which one is next cannot be known, but each is then read from end to end, and page by page a disk would
+/// be slow. Rows of the embedding too are left alone.
+void advise_reading(const Checkpoint& checkpoint) {
+  for (const Checkpoint::TensorInfo& tensor : checkpoint.tensors()) {
+    const auto has = [&](std::string_view part) { return tensor.name.find(part) != std::string::npos; };
+    if (has("engram.embed.")) {
+      checkpoint.advise(tensor.name, MappedFile::Access::kRandom);
+    } else if (!has(".experts.") && !has("embed.")) {
+      checkpoint.advise(tensor.name, MappedFile::Access::kWillNeed);
+    }
+  }
+}
+
 }  // namespace
 
 LayerWeights bind_layer(const Checkpoint& checkpoint, const std::string& prefix, const LayerPlan& plan,
@@ -108,6 +123,7 @@ LayerWeights bind_layer(const Checkpoint& checkpoint, const std::string& prefix,
 }
 
 ModelWeights bind_weights(const Checkpoint& checkpoint, const LayerTable& table) {
+  advise_reading(checkpoint);
   ModelWeights weights;
   weights.embed = checkpoint.matrix("embed");
   weights.norm = bf16_vector(checkpoint, "norm.weight");
