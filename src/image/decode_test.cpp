@@ -61,6 +61,7 @@ constexpr Sample kSamples[] = {
     {"rgb.png", 37, 29, "4060db5bba3e7dd7"},
     {"rgb16.png", 37, 29, "b2e185f84e65df48"},
     {"rgba.png", 37, 29, "d4f3f9d897ed8eca"},
+    {"short_palette.gif", 37, 29, "15b81345e6ceae6f"},
     {"subsampled.jpg", 37, 29, "67dd64e06c65f969"},
     {"transparent.gif", 37, 29, "3d031c39e4d6f00d"},
     {"transparent_colour.png", 37, 29, "4060db5bba3e7dd7"},

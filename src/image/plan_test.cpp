@@ -24,7 +24,7 @@ struct Row {
   int64_t tokens;
 };
 
-/// The published table. (model notes 9.3)
+/// Published figures, some of them in docs/images.md.
 constexpr Row kTable[] = {
     {224, 224, 546, 546, 13, 13, 184},      {512, 512, 546, 546, 13, 13, 184},
     {544, 544, 546, 546, 13, 13, 184},      {640, 480, 644, 490, 16, 12, 206},

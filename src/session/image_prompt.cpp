@@ -45,6 +45,14 @@ class ImageTaker {
       // Whatever is wrong with a picture, the client can send another.
       throw Error(ErrorCode::kInvalidArgument, error.what());
     }
+    pixels_ += taken_.back()->pixels;
+    if (pixels_ > limits_.pixels_max) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: the images up to this one have {} pixels, and a request may have {}; scale them down, "
+                      "the model sees less than two million of each",
+                      path, pixels_, limits_.pixels_max));
+    }
     tokens_ += taken_.back()->prepared.plan.tokens();
     if (tokens_ > model_.config().max_position_embeddings) {
       throw Error(ErrorCode::kInvalidArgument,
@@ -60,6 +68,7 @@ class ImageTaker {
   const RequestImageLimits& limits_;
   std::vector<RequestImagePtr> taken_;
   int64_t tokens_ = 0;
+  uint64_t pixels_ = 0;
 };
 
 }  // namespace
@@ -84,6 +93,7 @@ RequestImagePtr load_image(const LoadedModel& model, std::span<const std::byte> 
   const RgbImage image = decode_image(file, name, limits);
   auto loaded = std::make_shared<RequestImage>();
   loaded->digest = image_digest(image);
+  loaded->pixels = uint64_t{image.width} * image.height;
   loaded->prepared = prepare_image(image_plan_config(*config.vision), image, name);
   return loaded;
 }

@@ -20,6 +20,7 @@ class LoadedModel;
 struct RequestImage {
   Digest digest{};  ///< of the decoded pixels and of the way they were prepared: what caches know it by
   PreparedImage prepared;
+  uint64_t pixels = 0;  ///< of the file
 };
 using RequestImagePtr = std::shared_ptr<const RequestImage>;
 
@@ -32,6 +33,8 @@ struct PromptImages {
 struct RequestImageLimits {
   ImageLimits file;
   size_t count_max = 600;  ///< of a request, as the hosted service has it
+  /// Of all files of a request: a small request of well compressed files must not keep a processor busy for minutes.
+  uint64_t pixels_max = uint64_t{2} << 30;
 };
 
 /// Digest of a picture. (docs/images.md, "Digest")
@@ -53,7 +56,7 @@ struct RequestImageLimits {
                                                             std::span<const RequestImagePtr> taken);
 
 /// Puts ids together, each image placeholder as the span of its picture: start, rows of cells with their ends, end,
-/// all with the placeholder's id. (model notes 9.2)
+/// all with the placeholder's id. (model notes 4.3)
 class ImagePromptBuilder {
  public:
   /// `pictures` in the order in which their placeholders will come.

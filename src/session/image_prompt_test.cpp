@@ -170,7 +170,7 @@ TEST_F(ImagePrompt, ErrorsNameTheFieldAndTheRemedy) {
   };
   ContentBlock link;
   link.kind = ContentBlock::Kind::kImage;
-  link.image = parse_json(R"({"type": "image", "url": "https://example.org/x.png"})");
+  link.image = parse_json(R"({"type": "image", "url": "https://example.com/x.png"})");
   EXPECT_THAT(error_of(of(link)), StartsWith("messages[1].content[1]: links are not followed"));
   EXPECT_THAT(error_of(of(image("no picture"))), StartsWith("messages[1].content[1]: not a JPEG, PNG, WebP or GIF"));
   EXPECT_THAT(error_of(of(image(sample("rgb.png").substr(0, 900)))),
@@ -185,6 +185,10 @@ TEST_F(ImagePrompt, ErrorsNameTheFieldAndTheRemedy) {
   limits.count_max = 1;
   EXPECT_THAT(error_of(request_of({user({image(sample("one.png")), image(sample("one.png"))})}), limits),
               StartsWith("messages[0].content[1]: a request may have 1 images"));
+  limits = {};
+  limits.pixels_max = 2000;  // rgb.png has 1,073
+  EXPECT_THAT(error_of(request_of({user({image(sample("rgb.png")), image(sample("rgb.png"))})}), limits),
+              StartsWith("messages[0].content[1]: the images up to this one have 2146 pixels"));
 }
 
 TEST_F(ImagePrompt, MorePicturesThanAnyContextHoldsAreRefusedOnTheWay) {

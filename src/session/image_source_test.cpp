@@ -83,8 +83,8 @@ TEST(ImageRecord, RefusesEverythingElseWithTheFieldAndTheRemedy) {
     EXPECT_THAT(text, StartsWith("messages[3].content[0]"));
     return text;
   };
-  EXPECT_THAT(message(R"({"url": "https://example.org/a.png"})"), HasSubstr("links are not followed"));
-  EXPECT_THAT(message(R"({"url": "HTTP://example.org/a.png"})"), HasSubstr("links are not followed"));
+  EXPECT_THAT(message(R"({"url": "https://example.com/a.png"})"), HasSubstr("links are not followed"));
+  EXPECT_THAT(message(R"({"url": "HTTP://example.com/a.png"})"), HasSubstr("links are not followed"));
   EXPECT_THAT(message(R"({"url": "/etc/passwd"})"), HasSubstr("never read"));
   EXPECT_THAT(message(R"({"url": "file:///etc/passwd"})"), HasSubstr("never read"));
   EXPECT_THAT(message(R"({"url": "data:image/png;base64"})"), HasSubstr("no comma"));
