@@ -59,6 +59,7 @@ struct KvBench {
   [[nodiscard]] DiskStoreOptions store_options(const TempFolder& folder) const {
     DiskStoreOptions options;
     options.folder = folder / "kv";
+    options.layout = layout;
     return options;
   }
   [[nodiscard]] std::unique_ptr<KvCache> open_cache(const DiskStoreOptions* store) const {

@@ -72,6 +72,7 @@ KvCacheOptions cache_options(const CacheFlags& flags, const LoadedModel& model) 
     store.snapshot_capacity_bytes = flags.snapshot_disk;
     store.ttl = std::chrono::seconds(flags.kv_ttl);
     store.compresses = flags.compresses;
+    store.layout = model.model().kv_layout();
     store.is_read_only = flags.is_read_only;
     options.store = open_disk_store(store);
   }

@@ -91,15 +91,17 @@ DiskStore::DiskStore(const DiskStoreOptions& options)
   }
   const store::LoadOutcome loaded = load_families(files_, options.folder, blocks_, snapshots_, now());
   if (options.is_read_only) return;
-  writer_ = std::make_unique<store::StoreWriter>(store::WriterOptions{.files = files_,
-                                                                      .folder = options.folder,
-                                                                      .blocks = blocks_,
-                                                                      .snapshots = snapshots_,
-                                                                      .ttl = options.ttl,
-                                                                      .queue_bytes = options.queue_bytes,
-                                                                      .compresses = options.compresses,
-                                                                      .now = now_,
-                                                                      .rewrites_uses = loaded.needs_rewrite});
+  writer_ = std::make_unique<store::StoreWriter>(
+      store::WriterOptions{.files = files_,
+                           .folder = options.folder,
+                           .blocks = blocks_,
+                           .snapshots = snapshots_,
+                           .ttl = options.ttl,
+                           .queue_bytes = options.queue_bytes,
+                           .compresses = options.compresses,
+                           .rows = options.layout ? store::rows_of(*options.layout) : std::vector<store::RowRun>{},
+                           .now = now_,
+                           .rewrites_uses = loaded.needs_rewrite});
 }
 
 std::optional<BlockStore::BlockInfo> DiskStore::find(const BlockKey& key) const {

@@ -18,11 +18,12 @@ struct DiskStoreOptions {
   uint64_t snapshot_capacity_bytes = uint64_t{2} << 30;  ///< --snapshot-disk: all files of snapshots
   std::chrono::seconds ttl = std::chrono::hours(72);     ///< --kv-ttl, from last use
   bool compresses = false;                               ///< --kv-compress: where it saves at least 2 %
-  bool is_read_only = false;                             ///< --kv-read-only: beside a process that owns it
-  uint64_t queue_bytes = uint64_t{256} << 20;            ///< waiting to be written; more is dropped
-  size_t read_threads = 8;                               ///< of one read(): reads in flight
-  std::function<int64_t()> now;                          ///< seconds since 1970; for tests
-  FileSystem* files = nullptr;                           ///< for tests; the real one otherwise
+  std::shared_ptr<const KvLayout> layout;      ///< of blocks, which compress better by their rows; may be null
+  bool is_read_only = false;                   ///< --kv-read-only: beside a process that owns it
+  uint64_t queue_bytes = uint64_t{256} << 20;  ///< waiting to be written; more is dropped
+  size_t read_threads = 8;                     ///< of one read(): reads in flight
+  std::function<int64_t()> now;                ///< seconds since 1970; for tests
+  FileSystem* files = nullptr;                 ///< for tests; the real one otherwise
 };
 
 /// Least --kv-disk and --snapshot-disk.

@@ -150,8 +150,9 @@ void FamilyLog::open_segment(uint64_t record_bytes) {
                        writer_->bytes() + writer_->list_bytes() + record_bytes > segment_bytes_max();
   if (is_full) close_segment();
   if (writer_) return;
-  writer_ = SegmentWriter::create(options_.files, options_.folder, options_.family, next_id_);
-  ++next_id_;
+  // The next time another name is tried, should this one be taken by a file that is not ours.
+  const uint32_t id = next_id_++;
+  writer_ = SegmentWriter::create(options_.files, options_.folder, options_.family, id);
   failures_ = 0;
   note_size();
 }

@@ -5,6 +5,7 @@
 #include <zstd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -15,7 +16,7 @@ constexpr uint32_t kFlagBounded = 1;
 
 /// Compression must save this much of a payload to be worth its time at every read.
 constexpr size_t kSavingDivisor = 50;
-/// Codes of FP4 have no repetitions to search for, only unequal frequencies: the fastest level finds all there is.
+/// Of what has no rows: snapshots.
 constexpr int kZstdLevel = 1;
 
 /// Offsets in a header; all numbers are little-endian.
@@ -79,13 +80,29 @@ void put_header(std::byte* at, const RecordMeta& meta) {
   put(at + kAtHeaderChecksum, static_cast<uint64_t>(XXH3_64bits(at, kAtHeaderChecksum)));
 }
 
-/// The payload compressed into `out` behind `offset`, when that saves enough; else nothing and `out` is as it was.
-std::optional<size_t> try_compress(std::span<const std::byte> payload, std::vector<std::byte>& out, size_t offset) {
-  const size_t room = ZSTD_compressBound(payload.size());
-  out.resize(offset + room);
-  const size_t bytes = ZSTD_compress(out.data() + offset, room, payload.data(), payload.size(), kZstdLevel);
-  if (ZSTD_isError(bytes) == 0 && bytes + payload.size() / kSavingDivisor <= payload.size()) return bytes;
-  return std::nullopt;
+struct Compressed {
+  Codec codec = Codec::kNone;
+  std::vector<std::byte> bytes;
+};
+
+std::vector<std::byte> compress_plainly(std::span<const std::byte> payload) {
+  std::vector<std::byte> bytes(ZSTD_compressBound(payload.size()));
+  const size_t size = ZSTD_compress(bytes.data(), bytes.size(), payload.data(), payload.size(), kZstdLevel);
+  bytes.resize(ZSTD_isError(size) == 0 ? size : payload.size());
+  return bytes;
+}
+
+/// Codec::kNone when nothing saves enough.
+Compressed try_compress(std::span<const std::byte> payload, const Compression& compression) {
+  if (!compression.is_on) return {};
+  Compressed result;
+  if (auto rows = compress_rows(payload, compression.rows)) {
+    result = {Codec::kZstdRows, std::move(*rows)};
+  } else {
+    result = {Codec::kZstd, compress_plainly(payload)};
+  }
+  const bool pays = result.bytes.size() + payload.size() / kSavingDivisor < payload.size();
+  return pays ? std::move(result) : Compressed{};
 }
 
 }  // namespace
@@ -98,24 +115,23 @@ Checksum checksum_of(std::span<const std::byte> bytes) {
   return result;
 }
 
-std::vector<std::byte> encode_record(const RecordToWrite& record, bool compresses) {
+std::vector<std::byte> encode_record(const RecordToWrite& record, const Compression& compression) {
+  const Compressed compressed = try_compress(record.payload, compression);
+  const std::span<const std::byte> payload =
+      compressed.codec == Codec::kNone ? record.payload : std::span<const std::byte>(compressed.bytes);
   RecordMeta meta = record.meta;
+  meta.codec = compressed.codec;
   meta.tokens = static_cast<uint32_t>(record.tokens.size());
+  meta.payload_bytes = payload.size();
   meta.raw_bytes = record.payload.size();
-  const size_t payload_at = kHeaderBytes + record.tokens.size_bytes();
-  std::vector<std::byte> bytes;
-  const std::optional<size_t> compressed = compresses ? try_compress(record.payload, bytes, payload_at) : std::nullopt;
-  meta.codec = compressed ? Codec::kZstd : Codec::kNone;
-  meta.payload_bytes = compressed.value_or(record.payload.size());
   TIDEPOOL_CHECK(meta.bytes() <= kRecordBytesMax, "a record without bounds");
-  bytes.resize(meta.bytes());
-  if (!compressed && !record.payload.empty()) {
-    std::memcpy(bytes.data() + payload_at, record.payload.data(), record.payload.size());
-  }
-  put_header(bytes.data(), meta);
-  if (!record.tokens.empty()) {
-    std::memcpy(bytes.data() + kHeaderBytes, record.tokens.data(), record.tokens.size_bytes());
-  }
+  std::vector<std::byte> bytes;
+  bytes.reserve(meta.padded_bytes());
+  const auto header = encode_header(meta);
+  const auto tokens = std::as_bytes(record.tokens);
+  bytes.insert(bytes.end(), header.begin(), header.end());
+  bytes.insert(bytes.end(), tokens.begin(), tokens.end());
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
   put(bytes.data() + kAtChecksum, record_checksum(bytes));
   bytes.resize(meta.padded_bytes());
   return bytes;
@@ -139,7 +155,7 @@ std::optional<RecordMeta> decode_header(std::span<const std::byte> bytes) {
   if (kind != static_cast<uint8_t>(RecordKind::kBlock) && kind != static_cast<uint8_t>(RecordKind::kSnapshot)) {
     return std::nullopt;
   }
-  if (codec != static_cast<uint8_t>(Codec::kNone) && codec != static_cast<uint8_t>(Codec::kZstd)) return std::nullopt;
+  if (codec > static_cast<uint8_t>(Codec::kZstdRows)) return std::nullopt;
   meta.kind = static_cast<RecordKind>(kind);
   meta.codec = static_cast<Codec>(codec);
   meta.is_bounded = (get<uint32_t>(at + kAtFlags) & kFlagBounded) != 0;
@@ -174,6 +190,7 @@ bool expand_payload(const RecordView& record, std::span<std::byte> out) {
     if (!out.empty()) std::memcpy(out.data(), record.payload.data(), out.size());
     return true;
   }
+  if (record.meta.codec == Codec::kZstdRows) return expand_rows(record.payload, out);
   return ZSTD_decompress(out.data(), out.size(), record.payload.data(), record.payload.size()) == out.size();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kv/block_key.h"
+#include "kv/store_rows.h"
 
 /// Records of the disk store as bytes. (docs/kv_store.md, "Record")
 namespace tidepool::store {
@@ -21,7 +22,7 @@ inline constexpr uint64_t kRecordAlignment = 64;
 inline constexpr uint64_t kRecordBytesMax = uint64_t{1} << 32;
 
 enum class RecordKind : uint8_t { kBlock = 1, kSnapshot = 2 };
-enum class Codec : uint8_t { kNone = 0, kZstd = 1 };
+enum class Codec : uint8_t { kNone = 0, kZstd = 1, kZstdRows = 2 };
 
 /// What a record says of itself, without tokens and payload.
 struct RecordMeta {
@@ -52,9 +53,15 @@ struct RecordToWrite {
   std::span<const std::byte> payload;
 };
 
-/// The bytes of a record with its checksums, padded with zeros. `compresses` takes the smaller form when it saves at
-/// least 2 % of the payload.
-[[nodiscard]] std::vector<std::byte> encode_record(const RecordToWrite& record, bool compresses);
+/// How payloads are made smaller.
+struct Compression {
+  bool is_on = false;
+  std::span<const RowRun> rows;  ///< of payloads that consist of such rows; others are taken as they are
+};
+
+/// The bytes of a record with its checksums, padded with zeros. A compressed form is taken when it saves at least 2 %
+/// of the payload.
+[[nodiscard]] std::vector<std::byte> encode_record(const RecordToWrite& record, const Compression& compression);
 
 /// A header by itself, with its checksum: for lists of records. The record's own checksum in it is zero.
 [[nodiscard]] std::array<std::byte, kHeaderBytes> encode_header(const RecordMeta& meta);

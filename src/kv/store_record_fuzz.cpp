@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (meta->raw_bytes > kExpandedMax) return 0;
   std::vector<std::byte> payload(meta->raw_bytes);
   if (!expand_payload(*record, payload)) return 0;
-  const auto again = encode_record({.meta = record->meta, .tokens = record->tokens, .payload = payload}, false);
+  const auto again = encode_record({.meta = record->meta, .tokens = record->tokens, .payload = payload}, {});
   const auto second = decode_record(again);
   TIDEPOOL_CHECK(second && second->tokens == record->tokens && second->meta.key == meta->key, "written, not read");
   return 0;

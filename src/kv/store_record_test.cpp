@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kv/store_test_support.h"
 
 namespace tidepool::store {
@@ -13,7 +15,7 @@ std::vector<std::byte> encoded(size_t payload_bytes, bool compresses = false) {
       {.meta = {.kind = RecordKind::kBlock, .index = 7, .time = 1234, .key = block.key, .parent = block.parent},
        .tokens = block.tokens,
        .payload = block.data->span()},
-      compresses);
+      {.is_on = compresses, .rows = {}});
 }
 
 TEST(StoreRecord, ReadsBackWhatWasWritten) {
@@ -65,10 +67,45 @@ TEST(StoreRecord, AHeaderStandsForItself) {
   EXPECT_EQ(decode_header(encode_header(*meta)), meta);
 }
 
+TEST(StoreRecord, RowsAreCompressedByTheirParts) {
+  // Two shapes of rows whose codes are random and whose scales are all alike: only the scales can be saved.
+  const std::vector<RowRun> runs = {{.rows = 100, .row_bytes = 40, .code_bytes = 32},
+                                    {.rows = 50, .row_bytes = 20, .code_bytes = 16},
+                                    {.rows = 100, .row_bytes = 40, .code_bytes = 32}};
+  std::vector<std::byte> payload = test_bytes(200 * 40 + 50 * 20, 5);
+  size_t at = 0;
+  for (const RowRun& run : runs) {
+    for (uint32_t row = 0; row < run.rows; ++row, at += run.row_bytes)
+      std::fill_n(payload.begin() + static_cast<ptrdiff_t>(at + run.code_bytes), run.row_bytes - run.code_bytes,
+                  std::byte{7});
+  }
+  const std::vector<std::byte> record =
+      encode_record({.meta = {}, .tokens = {}, .payload = payload}, {.is_on = true, .rows = runs});
+  EXPECT_LT(record.size(), 200U * 32 + 50 * 16 + 500);
+  const std::optional<RecordView> view = decode_record(record);
+  ASSERT_TRUE(view);
+  EXPECT_EQ(view->meta.codec, Codec::kZstdRows);
+  std::vector<std::byte> expanded(payload.size());
+  EXPECT_TRUE(expand_payload(*view, expanded));
+  EXPECT_EQ(expanded, payload);
+}
+
+TEST(StoreRecord, DamagedRowsAreRefused) {
+  const std::vector<RowRun> runs = {{.rows = 10, .row_bytes = 40, .code_bytes = 32}};
+  const std::vector<std::byte> payload = test_bytes(400, 5);
+  const std::vector<std::byte> stored = compress_rows(payload, runs).value();
+  std::vector<std::byte> out(400);
+  EXPECT_TRUE(expand_rows(stored, out));
+  for (size_t keep = 0; keep < stored.size(); ++keep)
+    EXPECT_FALSE(expand_rows(std::span(stored).first(keep), out)) << keep;
+  EXPECT_FALSE(expand_rows(stored, std::span(out).first(399)));
+  EXPECT_FALSE(compress_rows(std::span(payload).first(399), runs));
+}
+
 TEST(StoreRecord, CompressionIsTakenOnlyWhereItPays) {
   EXPECT_EQ(decode_header(encoded(50000, true))->codec, Codec::kNone);  // random bytes
   const std::vector<std::byte> zeros(50000);
-  const std::vector<std::byte> record = encode_record({.meta = {}, .tokens = {}, .payload = zeros}, true);
+  const std::vector<std::byte> record = encode_record({.meta = {}, .tokens = {}, .payload = zeros}, {.is_on = true, .rows = {}});
   const std::optional<RecordView> view = decode_record(record);
   ASSERT_TRUE(view);
   EXPECT_EQ(view->meta.codec, Codec::kZstd);

@@ -128,7 +128,7 @@ bool StoreWriter::try_disk(const std::function<void()>& work) {
 void StoreWriter::write_record(FamilyLog& family, const RecordToWrite& record) {
   uint64_t bytes = 0;
   const bool is_written = try_disk([&] {
-    const std::vector<std::byte> encoded = encode_record(record, options_.compresses);
+    const std::vector<std::byte> encoded = encode_record(record, {.is_on = options_.compresses, .rows = options_.rows});
     family.append(*decode_header(encoded), encoded, options_.now());
     bytes = encoded.size();
   });

@@ -32,6 +32,7 @@ struct WriterOptions {
   std::chrono::seconds ttl{};
   uint64_t queue_bytes = 0;
   bool compresses = false;
+  std::vector<RowRun> rows;      ///< of blocks
   std::function<int64_t()> now;  ///< seconds since 1970
   bool rewrites_uses = false;    ///< the file of uses does not say what the indexes do
 };
