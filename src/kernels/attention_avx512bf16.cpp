@@ -1,6 +1,3 @@
-#include <array>
-#include <bit>
-
 #include "kernels/decode_avx512bf16.h"
 #include "kernels/kernel_table_internal.h"
 // After the Vec it is written in.
@@ -33,7 +30,8 @@ constexpr ScaledFp4 scaled_fp4() {
     for (size_t i = 0; i < 16; ++i) {
       const bool is_nan = (code & 0x7fU) == 0x7fU;
       const float value = is_nan ? 0.0F : (i < 8 ? kMagnitudes[i] : -kMagnitudes[i - 8]) * kScales.value[code];
-      table.value[code][i] = is_nan ? uint16_t{0x7fc0} : static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16U);
+      table.value[code][i] =
+          is_nan ? uint16_t{0x7fc0} : static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16U);
     }
   }
   return table;

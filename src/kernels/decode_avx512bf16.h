@@ -51,8 +51,7 @@ inline constexpr uint8_t kFp8ScaleMax = 246;
 /// the exponent, which is subtracted with saturation: zeros stay zeros (-0 is stored as +0 for that), and nothing else
 /// gets there. Twice, because a permutation of words looks at five bits.
 constexpr Words32 fp4_values() {
-  // bfloat16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6; -0 is stored as +0, which the saturation needs. Twice, because the
-  // permutation looks at five bits.
+  // Of 0, 0.5, 1, 1.5, 2, 3, 4, 6.
   constexpr uint16_t kMagnitudes[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
   Words32 table{};
   for (size_t i = 0; i < 32; ++i) {
