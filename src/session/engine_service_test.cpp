@@ -203,7 +203,7 @@ TEST_F(EngineServiceTest, NoSpecialTokenShowsInAnAnswer) {
       ServiceRequest request = chat({"x"}, 10);
       std::get<ChatRequest>(request.prompt).is_thinking = is_thinking;
       request.shows_special_tokens = true;
-      const Completion& got = run(*service, request).choices.at(0).completion;
+      const Completion got = run(*service, request).choices.at(0).completion;
       EXPECT_THAT(got.reasoning + got.content, testing::Not(testing::HasSubstr("｜")));
       EXPECT_THAT(got.reasoning + got.content, testing::StartsWith("the"));
     }
