@@ -60,6 +60,13 @@ class JobTicket final : public Scheduler::Ticket {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is {}; it must be {}", field, value, rule));
 }
 
+/// Drafts of one step, at most.
+size_t drafts_max(const DraftOptions& drafts, const ModelConfig& config) {
+  if (drafts.mode == DraftOptions::Mode::kOff || !config.dspark) return 0;
+  const auto block = static_cast<size_t>(config.dspark->block_size);
+  return drafts.mode == DraftOptions::Mode::kAuto ? block : std::min(block, drafts.length);
+}
+
 SchedulerOptions complete(SchedulerOptions options, const ModelConfig& config) {
   if (options.max_model_len == 0) options.max_model_len = config.max_position_embeddings;
   if (!options.now) options.now = [] { return Clock::now(); };
@@ -68,9 +75,11 @@ SchedulerOptions complete(SchedulerOptions options, const ModelConfig& config) {
            fmt::format("from 2 to {}, what the model was made for", config.max_position_embeddings));
   }
   if (options.max_num_seqs < 1) refuse("--max-num-seqs", options.max_num_seqs, "at least 1");
-  if (options.max_num_batched_tokens <= options.max_num_seqs) {
+  const size_t step_rows = 1 + drafts_max(options.drafts, config);
+  if (options.max_num_batched_tokens <= options.max_num_seqs * step_rows) {
     refuse("--max-num-batched-tokens", options.max_num_batched_tokens,
-           fmt::format("more than --max-num-seqs, {}, so that prompts are read while all write", options.max_num_seqs));
+           fmt::format("more than {}, so that prompts are read while --max-num-seqs, {}, choices write {} rows each",
+                       options.max_num_seqs * step_rows, options.max_num_seqs, step_rows));
   }
   if (!(options.max_prefill_share >= 0 && options.max_prefill_share <= 1))
     refuse("--max-prefill-share", options.max_prefill_share, "from 0 to 1");

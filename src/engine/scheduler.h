@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "engine/continuation.h"
 #include "engine/engine_observer.h"
+#include "engine/speculation.h"
 #include "kernels/runtime.h"
 #include "kv/kv_cache.h"
 #include "model/model.h"
@@ -73,6 +74,9 @@ struct SchedulerOptions {
   int64_t max_model_len = 0;            ///< prompt and output; 0: what the model was made for
   size_t queue_limit = 256;             ///< requests that wait
   Replay replay = Replay::kBounded;
+  /// kAuto drafts greedy choices only, as what it decides depends on the others; kFixed drafts every step of all. So no
+  /// result depends on neighbours either way. Needs a model with a draft head.
+  DraftOptions drafts{};
   std::shared_ptr<EngineObserver> observer{};                    ///< may be null
   std::function<std::chrono::steady_clock::time_point()> now{};  ///< for tests; steady time otherwise
 };

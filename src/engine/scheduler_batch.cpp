@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "engine/scheduler_internal.h"
 
 namespace tidepool::scheduling {
@@ -23,11 +22,12 @@ std::vector<Loop::Row> Loop::plan() {
       if (choice.is_over()) continue;
       BatchEntry entry;
       if (job->stage == Job::Stage::kReading) entry.prompt_tokens = job->prompt_length() - choice.state->length();
+      entry.decode_rows = static_cast<int64_t>(choice.speculation.rows());
       entry.priority = job->request.priority;
       entry.last_service = choice.last_service;
       entry.arrival = job->arrival;
       entries.push_back(entry);
-      rows.push_back({job, index, 0});
+      rows.push_back({job, index});
     }
   }
   const BatchLimits limits{static_cast<int64_t>(options_.max_num_batched_tokens), budget_.tokens()};
@@ -42,8 +42,9 @@ std::vector<Loop::Row> Loop::plan() {
 }
 
 void Loop::run_batch() {
-  const std::vector<Row> rows = plan();
-  TIDEPOOL_CHECK(!rows.empty(), "whoever reads or writes takes part");
+  propose_drafts();
+  const std::vector<Row> rows = prepare_rows(plan());
+  if (rows.empty()) return;  // those that were planned have failed
   const Arena::Scope scope(arena_);
   const Clock::time_point begin = now();
   Span2d<const float> logits;
@@ -55,42 +56,59 @@ void Loop::run_batch() {
       if (row.job->stage != Job::Stage::kEnded) end_job(*row.job, RequestRecord::End::kError, error);
     return;
   }
-  note_forward(rows, std::chrono::duration<double>(now() - begin).count());
+  const ForwardRecord record = note_forward(rows, std::chrono::duration<double>(now() - begin).count());
   std::vector<Draw> draws = note_rows(rows);
   draw_all(draws, logits);
+  note_drafts(draws, record);
   for (const Draw& draw : draws)
     deliver(draw);
 }
 
-/// Logits in the order of the rows: one for each that writes or ends its prompt.
+/// What the rows bring to the forward call. One whose picture cannot be had fails alone.
+std::vector<Loop::Row> Loop::prepare_rows(std::vector<Row> planned) {
+  std::vector<Row> rows;
+  for (Row& row : planned) {
+    Choice& choice = row.job->choices[row.choice];
+    if (row.job->stage == Job::Stage::kWriting) {
+      row.step = choice.speculation.begin(*choice.state, *std::exchange(choice.last_token, std::nullopt));
+    } else if (ImageRowSource* images = row.job->request.image_rows.get()) {
+      try {
+        row.image_rows = images->rows(choice.state->length(), choice.state->length() + row.tokens);
+      } catch (const Error& error) {
+        end_job(*row.job, RequestRecord::End::kError, error);
+        continue;
+      }
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+/// Logits in the order of the rows: for each row of a step, and for the end of a prompt.
 Span2d<const float> Loop::run_rows(const std::vector<Row>& rows) {
-  std::vector<InputToken> last_tokens;
-  last_tokens.reserve(rows.size());  // spans point into it
   std::vector<ForwardRequest> requests;
   requests.reserve(rows.size());
   for (const Row& row : rows) {
-    Choice& choice = row.job->choices[row.choice];
+    SequenceState& state = *row.job->choices[row.choice].state;
     ForwardRequest request;
-    request.state = &*choice.state;
+    request.state = &state;
     if (row.job->stage == Job::Stage::kReading) {
-      const auto begin = static_cast<size_t>(choice.state->length());
+      const auto begin = static_cast<size_t>(state.length());
       request.tokens = std::span(row.job->request.prompt).subspan(begin, static_cast<size_t>(row.tokens));
       request.decoder_from = row.job->decoder_from;
-      if (ImageRowSource* images = row.job->request.image_rows.get())
-        request.images = images->rows(choice.state->length(), choice.state->length() + row.tokens);
-      request.logits_rows = choice.state->length() + row.tokens == row.job->prompt_length() ? 1 : 0;
+      request.images = row.image_rows;
+      request.logits_rows = state.length() + row.tokens == row.job->prompt_length() ? 1 : 0;
     } else {
-      last_tokens.push_back({*std::exchange(choice.last_token, std::nullopt), false});
-      request.tokens = std::span(last_tokens).last(1);
-      request.decoder_from = choice.state->length();
-      request.logits_rows = 1;
+      request.tokens = row.step;
+      request.decoder_from = state.length();
+      request.logits_rows = row.step.size();
     }
     requests.push_back(request);
   }
   return forward(engine_.model, engine_.runtime, arena_, requests);
 }
 
-void Loop::note_forward(const std::vector<Row>& rows, double seconds) {
+ForwardRecord Loop::note_forward(const std::vector<Row>& rows, double seconds) {
   ForwardRecord record;
   record.seconds = seconds;
   for (const Row& row : rows)
@@ -98,6 +116,7 @@ void Loop::note_forward(const std::vector<Row>& rows, double seconds) {
   budget_.note(record.prompt_tokens, record.decode_rows, seconds);
   ++forward_calls_;
   if (options_.observer) options_.observer->on_forward(record);
+  return record;
 }
 
 /// What the rows have done for their jobs, and the tokens that can be drawn now.
@@ -107,7 +126,8 @@ std::vector<Loop::Draw> Loop::note_rows(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     Job& job = *row.job;
     if (job.stage == Job::Stage::kWriting) {
-      draws.push_back({row.job, row.choice, logits_row++});
+      draws.push_back({row.job, row.choice, logits_row});
+      logits_row += row.step.size();
       continue;
     }
     const int64_t done = job.choices.front().state->length();
@@ -145,17 +165,9 @@ void Loop::note_read_prompt(Job& job) {
   }
 }
 
-/// Draws are independent of each other, so they are spread over the threads.
+/// Choices are independent of each other, so they are spread over the threads.
 void Loop::draw_all(std::vector<Draw>& draws, Span2d<const float> logits) {
-  const auto draw_one = [&](size_t index, size_t worker) {
-    Draw& draw = draws[index];
-    Choice& choice = draw.job->choices[draw.choice];
-    try {
-      draw.step = choice.continuation.take(samplers_[worker], logits.row(draw.logits_row), choice.state->length());
-    } catch (const Error& error) {
-      draw.error = error;
-    }
-  };
+  const auto draw_one = [&](size_t index, size_t worker) { take_steps(draws[index], samplers_[worker], logits); };
   if (draws.size() == 1) {
     draw_one(0, 0);
   } else if (!draws.empty()) {
@@ -163,24 +175,54 @@ void Loop::draw_all(std::vector<Draw>& draws, Span2d<const float> logits) {
   }
 }
 
+/// Takes the tokens of a choice that this call's logits give: one, and one more for each draft that stands.
+void Loop::take_steps(Draw& draw, Sampler& sampler, Span2d<const float> logits) {
+  Choice& choice = draw.job->choices[draw.choice];
+  Speculation& speculation = choice.speculation;
+  try {
+    if (!speculation.is_under_way()) {  // the end of the prompt
+      draw.steps.push_back(choice.continuation.take(sampler, logits.row(draw.logits_row), choice.state->length()));
+      return;
+    }
+    do {
+      const std::span<const float> row = logits.row(draw.logits_row + speculation.row());
+      draw.steps.push_back(speculation.take(choice.continuation, sampler, row));
+    } while (speculation.goes_on());
+    draw.drafted = speculation.rows() - 1;
+    draw.survival.assign(speculation.drafts().survival().begin(), speculation.drafts().survival().end());
+    draw.accepted = speculation.settle(*choice.state, choice.draft_counts);
+  } catch (const Error& error) {
+    draw.error = error;
+  }
+}
+
 void Loop::deliver(const Draw& draw) {
   Job& job = *draw.job;
-  if (job.stage == Job::Stage::kEnded) return;  // another choice of it has failed
-  if (draw.error) {
-    end_job(job, RequestRecord::End::kError, draw.error);
+  for (const GenerationStep& step : draw.steps) {
+    if (job.stage == Job::Stage::kEnded) return;  // another choice of it has failed
+    const std::optional<FinishReason> finish = deliver_step(job, draw.choice, step);
+    if (!finish) continue;
+    // Drafts behind the token that ended it are no part of the output. (The state lacks the last token anyway.)
+    Choice& choice = job.choices[draw.choice];
+    const int64_t length = job.prompt_length() + choice.delivered - 1;
+    if (length < choice.state->length()) choice.state->rollback(length);
+    end_choice(job, draw.choice, *finish);
     return;
   }
-  Choice& choice = job.choices[draw.choice];
-  const SampledToken& token = *draw.step->token;
-  choice.last_token = token.id;
+  if (draw.error && job.stage != Job::Stage::kEnded) end_job(job, RequestRecord::End::kError, draw.error);
+}
+
+/// Tells the listener of one token. Returns why it is the choice's last, if it is.
+std::optional<FinishReason> Loop::deliver_step(Job& job, size_t index, const GenerationStep& step) {
+  Choice& choice = job.choices[index];
+  choice.last_token = step.token->id;
+  ++choice.delivered;
   note_token_times(job, choice);
-  std::optional<FinishReason> finish = draw.step->finish;
   auto verdict = SequenceListener::Verdict::kGoOn;
-  job.gate.call(
-      [&](SequenceListener& listener) { verdict = listener.on_token(draw.choice, token, draw.step->finish); });
-  if (verdict == SequenceListener::Verdict::kEnough && finish != FinishReason::kStopToken)
-    finish = FinishReason::kStopText;
-  if (finish) end_choice(job, draw.choice, *finish);
+  job.gate.call([&](SequenceListener& listener) { verdict = listener.on_token(index, *step.token, step.finish); });
+  if (verdict == SequenceListener::Verdict::kEnough && step.finish != FinishReason::kStopToken)
+    return FinishReason::kStopText;
+  return step.finish;
 }
 
 void Loop::note_token_times(Job& job, Choice& choice) {
@@ -190,8 +232,7 @@ void Loop::note_token_times(Job& job, Choice& choice) {
     job.first_token_at = at;
     if (options_.observer) options_.observer->on_first_token(seconds(at - job.arrived_at));
   }
-  if (choice.continuation.count() > 1 && options_.observer)
-    options_.observer->on_token_gap(seconds(at - choice.last_token_at));
+  if (choice.delivered > 1 && options_.observer) options_.observer->on_token_gap(seconds(at - choice.last_token_at));
   choice.last_token_at = at;
 }
 

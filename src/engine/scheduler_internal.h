@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "engine/batch.h"
+#include "engine/draft_planner.h"
 #include "engine/scheduler.h"
 
 namespace tidepool::scheduling {
@@ -52,7 +53,10 @@ struct Choice {
 
   std::optional<SequenceState> state;  ///< nothing once it is over
   Continuation continuation;
+  Speculation speculation{};  ///< of its next step
+  DraftCounts draft_counts{};
   std::optional<int32_t> last_token{};  ///< taken and not yet run
+  int64_t delivered = 0;                ///< tokens that the listener has heard of
   uint64_t last_service = 0;
   Clock::time_point last_token_at{};
   SequenceListener::ChoiceEnd end{};
@@ -158,23 +162,37 @@ class Loop {
     JobPtr job;
     size_t choice = 0;
     int64_t tokens = 0;
+    std::vector<InputToken> step{};           ///< what one that writes reads
+    std::span<const ImageRows> image_rows{};  ///< of one that reads
   };
   struct Draw {
     JobPtr job;
     size_t choice = 0;
-    size_t logits_row = 0;
-    std::optional<GenerationStep> step{};
+    size_t logits_row = 0;  ///< the first
+    std::vector<GenerationStep> steps{};
+    std::vector<double> survival{};  ///< of the tokens proposed
+    size_t drafted = 0;              ///< how many these are
+    size_t accepted = 0;             ///< of these
     std::optional<Error> error{};
   };
   [[nodiscard]] std::vector<Row> plan();
   void run_batch();
+  [[nodiscard]] std::vector<Row> prepare_rows(std::vector<Row> planned);
   [[nodiscard]] Span2d<const float> run_rows(const std::vector<Row>& rows);
-  void note_forward(const std::vector<Row>& rows, double seconds);
+  ForwardRecord note_forward(const std::vector<Row>& rows, double seconds);
   [[nodiscard]] std::vector<Draw> note_rows(const std::vector<Row>& rows);
   void note_read_prompt(Job& job);
   void draw_all(std::vector<Draw>& draws, Span2d<const float> logits);
+  void take_steps(Draw& draw, Sampler& sampler, Span2d<const float> logits);
   void deliver(const Draw& draw);
+  [[nodiscard]] std::optional<FinishReason> deliver_step(Job& job, size_t choice, const GenerationStep& step);
   void note_token_times(Job& job, Choice& choice);
+
+  // Drafts (scheduler_drafts.cpp).
+  void start_drafting();
+  void propose_drafts();
+  [[nodiscard]] std::vector<Row> choices_to_draft();
+  void note_drafts(const std::vector<Draw>& draws, const ForwardRecord& record);
 
   // Ends.
   void end_choice(Job& job, size_t index, FinishReason reason);
@@ -188,6 +206,11 @@ class Loop {
   std::optional<Loader> loader_;
   Arena arena_;
   std::vector<Sampler> samplers_;  ///< one for each thread of the pool
+  Arena draft_arena_;
+  std::optional<ModelDrafter> drafter_;
+  std::optional<DraftPlanner> planner_;  ///< with DraftOptions::Mode::kAuto
+  double draft_seconds_ = 0;             ///< of the draft pass before the next step
+  bool has_draft_pass_ = false;
   PrefillBudget budget_;
   std::vector<JobPtr> waiting_;
   std::vector<JobPtr> active_;  ///< loading, reading, writing

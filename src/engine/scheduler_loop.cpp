@@ -1,9 +1,6 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "engine/scheduler_internal.h"
 
 namespace tidepool::scheduling {
@@ -35,6 +32,7 @@ Loop::Loop(const Scheduler::Engine& engine, const SchedulerOptions& options, Mai
 }
 
 void Loop::run() {
+  start_drafting();
   while (take_news()) {
     end_cancelled();
     admit();
@@ -238,7 +236,9 @@ void Loop::end_choice(Job& job, size_t index, FinishReason reason) {
   choice.state.reset();
   has_free_slots_ = true;
   choice.end.reason = reason;
-  choice.end.tokens = choice.continuation.count();
+  choice.end.tokens = choice.delivered;
+  choice.end.accepted_draft_tokens = choice.draft_counts.accepted_total();
+  choice.end.rejected_draft_tokens = choice.draft_counts.rejected_total();
   job.gate.call([&](SequenceListener& listener) { listener.on_choice_end(index, choice.end); });
   if (!std::ranges::all_of(job.choices, &Choice::is_over)) return;
   const bool has_full = std::ranges::any_of(job.choices, [](const Choice& each) {
@@ -276,8 +276,8 @@ void Loop::record_end(const Job& job, RequestRecord::End end) {
   record.prompt_tokens = job.prompt_length();
   record.cached_tokens = job.report.hit_tokens;
   for (const Choice& choice : job.choices) {
-    record.generated_tokens += choice.continuation.count();
-    record.generated_tokens_max = std::max(record.generated_tokens_max, choice.continuation.count());
+    record.generated_tokens += choice.delivered;
+    record.generated_tokens_max = std::max(record.generated_tokens_max, choice.delivered);
   }
   record.choices = job.request.choice_count;
   record.max_tokens = job.request.generation.max_tokens;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
@@ -7,8 +10,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/generator.h"
 #include "engine/scheduler.h"
 #include "formats/safetensors.h"
 
@@ -106,6 +113,102 @@ class Door {
   std::mutex mutex_;
   std::condition_variable opened_;
   bool is_open_ = false;
+};
+
+/// Writes down what it is told.
+class CountingObserver final : public EngineObserver {
+ public:
+  void on_forward(const ForwardRecord& record) override { forwards.push_back(record); }
+  void on_lookup(const CacheReport& report) override { lookups.push_back(report); }
+  void on_first_token(double seconds) override { first_tokens.push_back(seconds); }
+  void on_token_gap(double seconds) override { gaps.push_back(seconds); }
+  void on_request_end(const RequestRecord& record) override { ends.push_back(record); }
+
+  [[nodiscard]] int64_t prompt_tokens() const {
+    int64_t total = 0;
+    for (const ForwardRecord& record : forwards)
+      total += record.prompt_tokens;
+    return total;
+  }
+
+  // Read them when the scheduler is gone, or on its thread.
+  std::vector<ForwardRecord> forwards;
+  std::vector<CacheReport> lookups;
+  std::vector<double> first_tokens;
+  std::vector<double> gaps;
+  std::vector<RequestRecord> ends;
+};
+
+/// Schedulers on the golden model, and what they are compared with.
+class SchedulerTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { shared_model = load_golden_model(); }
+  static void TearDownTestSuite() { shared_model.reset(); }
+  static const Model& model() { return *shared_model; }
+
+  static std::vector<InputToken> prompt(size_t length, uint32_t seed = 1) {
+    std::mt19937 random(seed);
+    std::vector<InputToken> tokens(length);
+    for (InputToken& token : tokens)
+      token.id = static_cast<int32_t>(3 + random() % 490);
+    return tokens;
+  }
+
+  static SequenceRequest request(std::vector<InputToken> tokens, int64_t max_tokens) {
+    SequenceRequest result;
+    result.prompt = std::move(tokens);
+    result.generation.max_tokens = max_tokens;
+    result.generation.sampling.temperature = 0;
+    return result;
+  }
+
+  std::unique_ptr<Scheduler> scheduler(SchedulerOptions options = {}, KvCache* cache = nullptr) {
+    return std::make_unique<Scheduler>(Scheduler::Engine{model(), runtime_, cache}, std::move(options));
+  }
+
+  static std::unique_ptr<KvCache> cache(size_t ram_bytes = size_t{64} << 20) {
+    KvCacheOptions options;
+    options.ram_bytes = ram_bytes;
+    options.snapshot_ram_bytes = size_t{16} << 20;
+    return std::make_unique<KvCache>(model().kv_layout(), options);
+  }
+
+  /// Must be taken.
+  static std::unique_ptr<Scheduler::Ticket> submit(Scheduler& scheduler, SequenceRequest what,
+                                                   RecordingListener& listener) {
+    Scheduler::Submitted submitted = scheduler.submit(std::move(what), listener);
+    EXPECT_EQ(submitted.index(), 0U);
+    return std::get<0>(std::move(submitted));
+  }
+
+  /// The ids of one request that has a scheduler for itself.
+  std::vector<int32_t> run(SequenceRequest what, KvCache* with_cache = nullptr) {
+    const std::unique_ptr<Scheduler> alone = scheduler({}, with_cache);
+    RecordingListener listener;
+    const auto ticket = submit(*alone, std::move(what), listener);
+    listener.wait();
+    EXPECT_FALSE(listener.error) << listener.error->what();
+    return listener.choices.at(0).ids;
+  }
+
+  /// What the generator for one sequence gives.
+  static std::vector<int32_t> generate(const SequenceRequest& what, const Runtime& runtime) {
+    Arena arena;
+    SequenceState state = model().new_sequence();
+    Generator generator({model(), runtime, arena}, state, what.generation);
+    EXPECT_TRUE(generator.read_prompt(what.prompt));
+    std::vector<int32_t> ids;
+    for (std::optional<FinishReason> finish; !finish;) {
+      const GenerationStep step = generator.next();
+      ids.push_back(step.token->id);
+      finish = step.finish;
+    }
+    return ids;
+  }
+
+  ThreadPool pool_{2};
+  Runtime runtime_{pool_, kernels::select_kernels("auto", linear_inputs(kOfficialNumerics))};
+  inline static std::unique_ptr<const Model> shared_model;
 };
 
 }  // namespace tidepool::scheduler_testing
