@@ -225,6 +225,7 @@ bool Resumption::load(size_t blocks) {
     return false;
   }
   std::vector<BlockKey> keys;
+  keys.reserve(missing.size());
   for (const size_t i : missing)
     keys.push_back(chain_[i]);
   std::vector<BlockStore::ReadResult> results = store_->read(keys);
@@ -261,6 +262,7 @@ void Resumption::use(size_t blocks) {
 
 std::vector<std::shared_ptr<const KvBlock>> Resumption::data(size_t blocks) const {
   std::vector<std::shared_ptr<const KvBlock>> result;
+  result.reserve(blocks);
   for (size_t i = 0; i < blocks; ++i)
     result.push_back(known_[i].data);
   return result;

@@ -210,12 +210,14 @@ std::optional<SnapshotInfo> take_info(const Header& header, Reader& reader) {
   SnapshotInfo info;
   info.length = header.length;
   info.marks = marks_of(header);
+  info.tail.reserve(kBlockTokens);
   for (int64_t position = info.tail_begin(); position < header.length; ++position) {
     const auto token = reader.take<TokenRecord>();
     if (token.is_image > 1) return std::nullopt;
     info.tail.push_back({token.id, token.is_image == 1});
   }
   int64_t last_end = 0;
+  info.images.reserve(header.image_count);
   for (uint32_t i = 0; i < header.image_count; ++i) {
     const auto image = reader.take<ImageRecord>();
     if (image.begin < last_end || image.end <= image.begin || image.end > kLengthMax) return std::nullopt;
