@@ -38,7 +38,7 @@ std::optional<CpuList> parse_cpu_list(std::string_view text) {
       cpus.push_back(cpu);
   }
   std::ranges::sort(cpus);
-  cpus.erase(std::ranges::unique(cpus).begin(), cpus.end());
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
   return cpus;
 }
 
