@@ -260,11 +260,13 @@ void Loop::cancel(Job& job, const Error& error) {
 
 void Loop::end_job(Job& job, RequestRecord::End end, const std::optional<Error>& error) {
   record_end(job, end);
+  // One that only waited behind another held nothing that the first of the queue waits for.
+  const bool frees_memory = job.stage != Job::Stage::kWaiting || waiting_.empty() || waiting_.front().get() == &job;
   job.stage = Job::Stage::kEnded;
   job.choices.clear();
   job.reservation = {};
   has_free_slots_ = true;
-  waits_for_memory_ = false;
+  if (frees_memory) waits_for_memory_ = false;
   job.gate.call([&](SequenceListener& listener) { listener.on_end(error); });
 }
 
