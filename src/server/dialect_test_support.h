@@ -16,10 +16,16 @@
 namespace tidepool::server_testing {
 
 /// "words" thinks and answers; "calls" makes two calls with nested arguments; "custom" calls a tool that takes text.
-inline constexpr std::string_view kScript = R"script(
+inline constexpr std::string_view kScript =
+    R"script(
 {"match": "words", "text": "First I think.\n</think>\n\nThen I \"answer\".\nTwice."}
-{"match": "calls", "text": "Hm.</think>Two calls.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get\">\n<｜DSML｜ parameter name=\"city\" string=\"true\">Rome \"x\"\n</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"n\" string=\"false\">{\"a\": [1, {\"b\": null}]}</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n<｜DSML｜ invoke name=\"box::put\">\n\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"}
-{"match": "custom", "text": "</think><｜DSML｜ calls>\n<｜DSML｜ invoke name=\"patch\">\n<｜DSML｜ parameter name=\"input\" string=\"true\">a \"b\"\nc</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"}
+{"match": "calls", "text": "Hm.</think>Two calls.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get\">\n<)script"
+    R"script(｜DSML｜ parameter name=\"city\" string=\"true\">Rome \"x\"\n</｜DSML｜ parameter>\n<｜DSML｜)script"
+    R"script( parameter name=\"n\" string=\"false\">{\"a\": [1, {\"b\": null}]}</｜DSML｜ parameter>\n)script"
+    R"script(</｜DSML｜ invoke>\n<｜DSML｜ invoke name=\"box::put\">\n\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"}
+{"match": "custom", "text": "</think><｜DSML｜ calls>\n<｜DSML｜ invoke name=\"patch\">\n<｜DSML｜ paramet)script"
+    R"script(er name=\"input\" string=\"true\">a \"b\"\nc</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜D)script"
+    R"script(SML｜ calls>"}
 {"match": "plain", "text": "no thinking at all"}
 {"match": "endless", "text": "again ", "repeat": true}
 {"text": "raw text with STOP in it"}

@@ -236,7 +236,8 @@ TEST_F(DialectsTest, CompletionLogprobsStandBesideTheirTokens) {
 // --- messages -------------------------------------------------------------------------------------------------------
 
 constexpr std::string_view kMessageTools =
-    R"("tools":[{"name":"get","input_schema":{"type":"object"}},{"name":"box::put"},{"type":"web_search_20250305","name":"web"}])";
+    R"("tools":[{"name":"get","input_schema":{"type":"object"}},{"name":"box::put"},)"
+    R"({"type":"web_search_20250305","name":"web"}])";
 
 /// The content of a stream of events, as blocks.
 Json join_messages(const Response& response, Json& last) {
@@ -306,9 +307,9 @@ TEST_F(DialectsTest, MessagesAnswerWithBlocks) {
 }
 
 TEST_F(DialectsTest, CountedTokensAreThoseOfTheRequest) {
-  const std::string rest =
-      R"("system":[{"type":"text","text":"x-anthropic-billing-header: cch=1"},{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],)" +
-      user("count me, words") + "," + std::string(kMessageTools);
+  const std::string rest = R"("system":[{"type":"text","text":"x-anthropic-billing-header: cch=1"},{"type":"text",)"
+                           R"("text":"Be brief.","cache_control":{"type":"ephemeral"}}],)" +
+                           user("count me, words") + "," + std::string(kMessageTools);
   const Json counted = post("/v1/messages/count_tokens", rest + "}").json();
   for (int i = 0; i < 2; ++i) {
     const Json usage = at(post("/v1/messages", rest + R"(,"max_tokens":50})").json(), "usage");
@@ -336,7 +337,8 @@ TEST_F(DialectsTest, TheBillingLineDoesNotChangeThePrompt) {
 constexpr std::string_view kResponseTools =
     R"("tools":[{"type":"function","name":"get","parameters":{"type":"object"}},)"
     R"({"type":"namespace","name":"box","description":"d","tools":[{"type":"function","name":"put"}]},)"
-    R"({"type":"custom","name":"patch","description":"p","format":{"type":"grammar","syntax":"lark","definition":"start: x"}},)"
+    R"({"type":"custom","name":"patch","description":"p","format":{"type":"grammar","syntax":"lark",)"
+    R"("definition":"start: x"}},)"
     R"({"type":"web_search"}])";
 
 /// The final response of a stream, after checking that its events tell the same.
@@ -409,31 +411,32 @@ TEST_F(DialectsTest, ResponsesAnswerWithItems) {
 }
 
 TEST_F(DialectsTest, AToolLoopGoesOnInEveryDialect) {
-  const Json chat =
-      post(
-          "/v1/chat/completions",
-          R"("messages":[{"role":"user","content":"calls"},{"role":"assistant","content":"Two calls.","reasoning_content":"Hm.",)"
-          R"("tool_calls":[{"id":"1","type":"function","function":{"name":"get","arguments":"{}"}}]},)"
-          R"({"role":"tool","tool_call_id":"1","content":"words"}],)" +
-              std::string(kChatTools) + "}")
-          .json();
+  const Json chat = post("/v1/chat/completions",
+                         R"("messages":[{"role":"user","content":"calls"},{"role":"assistant","content":"Two calls.",)"
+                         R"("reasoning_content":"Hm.",)"
+                         R"("tool_calls":[{"id":"1","type":"function","function":{"name":"get","arguments":"{}"}}]},)"
+                         R"({"role":"tool","tool_call_id":"1","content":"words"}],)" +
+                             std::string(kChatTools) + "}")
+                        .json();
   EXPECT_EQ(at(chat, "choices", 0, "message", "content").as_string(), "Then I \"answer\".\nTwice.");
   const Json message =
-      post(
-          "/v1/messages",
-          R"("max_tokens":500,"messages":[{"role":"user","content":"calls"},{"role":"assistant","content":[{"type":"thinking","thinking":"Hm.","signature":"s"},)"
-          R"({"type":"text","text":"Two calls."},{"type":"tool_use","id":"1","name":"get","input":{}}]},)"
-          R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"words"}]}]}],)" +
-              std::string(kMessageTools) + "}")
+      post("/v1/messages",
+           R"("max_tokens":500,"messages":[{"role":"user","content":"calls"},{"role":"assistant",)"
+           R"("content":[{"type":"thinking","thinking":"Hm.","signature":"s"},)"
+           R"({"type":"text","text":"Two calls."},{"type":"tool_use","id":"1","name":"get","input":{}}]},)"
+           R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text",)"
+           R"("text":"words"}]}]}],)" +
+               std::string(kMessageTools) + "}")
           .json();
   EXPECT_EQ(at(message, "content", 1, "text").as_string(), "Then I \"answer\".\nTwice.");
   const Json response =
-      post(
-          "/v1/responses",
-          R"("input":[{"role":"user","content":"calls"},{"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"Hm."}]},)"
-          R"({"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two calls."}]},)"
-          R"({"type":"function_call","call_id":"1","name":"get","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"words"}],)" +
-              std::string(kResponseTools) + "}")
+      post("/v1/responses",
+           R"("input":[{"role":"user","content":"calls"},{"type":"reasoning","summary":[],)"
+           R"("content":[{"type":"reasoning_text","text":"Hm."}]},)"
+           R"({"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two calls."}]},)"
+           R"({"type":"function_call","call_id":"1","name":"get","arguments":"{}"},)"
+           R"({"type":"function_call_output","call_id":"1","output":"words"}],)" +
+               std::string(kResponseTools) + "}")
           .json();
   EXPECT_EQ(at(response, "output", 1, "content", 0, "text").as_string(), "Then I \"answer\".\nTwice.");
 }
@@ -445,18 +448,20 @@ constexpr std::string_view kPixel =
 TEST_F(DialectsTest, PicturesAreReadInEveryDialect) {
   const auto ask_all = [](const std::string& data) {
     const std::string url = "data:image/png;base64," + data;
-    const Response chat = post(
-        "/v1/chat/completions",
-        R"("messages":[{"role":"user","content":[{"type":"text","text":"words"},{"type":"image_url","image_url":{"url":")" +
-            url + R"("}}]}]})");
-    const Response message = post(
-        "/v1/messages",
-        R"("max_tokens":500,"messages":[{"role":"user","content":[{"type":"text","text":"words"},{"type":"image","source":{"type":"base64","media_type":"image/png","data":")" +
-            data + R"("}}]}]})");
-    const Response response = post(
-        "/v1/responses",
-        R"("input":[{"role":"user","content":[{"type":"input_text","text":"words"},{"type":"input_image","image_url":")" +
-            url + R"("}]}]})");
+    const Response chat =
+        post("/v1/chat/completions",
+             R"("messages":[{"role":"user","content":[{"type":"text","text":"words"},{"type":"image_url",)"
+             R"("image_url":{"url":")" +
+                 url + R"("}}]}]})");
+    const Response message =
+        post("/v1/messages", R"("max_tokens":500,"messages":[{"role":"user","content":[{"type":"text","text":"words"},)"
+                             R"({"type":"image","source":{"type":"base64","media_type":"image/png","data":")" +
+                                 data + R"("}}]}]})");
+    const Response response =
+        post("/v1/responses",
+             R"("input":[{"role":"user","content":[{"type":"input_text","text":"words"},{"type":"input_image",)"
+             R"("image_url":")" +
+                 url + R"("}]}]})");
     return std::vector<Response>{chat, message, response};
   };
   const std::vector<Response> answers = ask_all(std::string(kPixel));

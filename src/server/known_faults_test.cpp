@@ -61,8 +61,8 @@ TEST_F(KnownFaultsTest, EffortsAreThoseOfTheModel) {
 }
 
 TEST_F(KnownFaultsTest, OldReasoningStaysOnlyWithTools) {
-  const std::string history =
-      R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning_content":"long reasoning"},{"role":"user","content":"c"}])";
+  const std::string history = R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",)"
+                              R"("reasoning_content":"long reasoning"},{"role":"user","content":"c"}])";
   EXPECT_THAT(text(history + "}"), Not(HasSubstr("long reasoning")));
   EXPECT_THAT(text(history + "," + std::string(kChatTools) + "}"), HasSubstr("long reasoning"));
 }
@@ -72,7 +72,8 @@ TEST_F(KnownFaultsTest, APrefixIsContinuedAndNoTurnBegun) {
       R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"The answer is","prefix":true}]})";
   EXPECT_TRUE(text(prefix).ends_with("The answer is"));
   const std::string continued =
-      R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"The answer is"}],"continue_final_message":true,"add_generation_prompt":false})";
+      R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"The answer is"}],)"
+      R"("continue_final_message":true,"add_generation_prompt":false})";
   EXPECT_EQ(ids(continued), ids(prefix));
 }
 
@@ -95,18 +96,18 @@ TEST_F(KnownFaultsTest, ResultsFollowTheOrderOfCalls) {
 }
 
 TEST_F(KnownFaultsTest, TheSameConversationIsTheSamePromptInEveryDialect) {
-  const int64_t chat_tokens = count(
-      R"("messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]})");
+  const int64_t chat_tokens =
+      count(R"("messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant",)"
+            R"("content":"b"},{"role":"user","content":"c"}]})");
   const Json messages =
-      post(
-          "/v1/messages/count_tokens",
-          R"("system":"s","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]})")
+      post("/v1/messages/count_tokens",
+           R"("system":"s","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+           R"({"role":"user","content":"c"}]})")
           .json();
   EXPECT_EQ(number(at(messages, "input_tokens")), chat_tokens);
   const Json response =
-      post(
-          "/v1/responses",
-          R"("instructions":"s","max_output_tokens":1,"input":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]})")
+      post("/v1/responses", R"("instructions":"s","max_output_tokens":1,"input":[{"role":"user","content":"a"},)"
+                            R"({"role":"assistant","content":"b"},{"role":"user","content":"c"}]})")
           .json();
   EXPECT_EQ(number(at(response, "usage", "input_tokens")), chat_tokens);
 }
@@ -134,14 +135,14 @@ TEST_F(KnownFaultsTest, MissingReasoningDoesNotCostTheCache) {
 
 TEST_F(KnownFaultsTest, ThinkingComesBackWhateverItsSignature) {
   const auto count_with = [](const std::string& signature) {
-    return number(at(
-        post(
-            "/v1/messages/count_tokens",
-            R"("tools":[{"name":"get","input_schema":{}}],"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"deep thought")" +
-                signature +
-                R"(},{"type":"tool_use","id":"1","name":"get","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"r"}]}]})")
-            .json(),
-        "input_tokens"));
+    return number(at(post("/v1/messages/count_tokens",
+                          R"("tools":[{"name":"get","input_schema":{}}],"messages":[{"role":"user","content":"a"},)"
+                          R"({"role":"assistant","content":[{"type":"thinking","thinking":"deep thought")" +
+                              signature +
+                              R"(},{"type":"tool_use","id":"1","name":"get","input":{}}]},{"role":"user",)"
+                              R"("content":[{"type":"tool_result","tool_use_id":"1","content":"r"}]}]})")
+                         .json(),
+                     "input_tokens"));
   };
   const int64_t tokens = count_with(R"(,"signature":"s")");
   EXPECT_EQ(count_with(""), tokens);
