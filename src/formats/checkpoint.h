@@ -14,7 +14,7 @@
 
 namespace tidepool {
 
-/// What the checkpoint must hold for a config: one line of the released tensor table. (checkpoint notes 2)
+/// What the checkpoint must hold for a config: one line of the released tensor table. (docs/formats.md)
 struct ExpectedTensor {
   std::string name;
   Dtype dtype = Dtype::kF32;

@@ -54,7 +54,7 @@ struct VisionConfig {
 
 /// config.json of a checkpoint, every key that means something to the engine, under the released names where one field
 /// is one key. A ModelConfig that exists was checked: sizes positive and consistent, layer ids in range, nothing the
-/// engine cannot honour. (checkpoint notes 4)
+/// engine cannot honour. (docs/formats.md, "config.json")
 struct ModelConfig {
   int64_t bos_token_id = 0;
   int64_t eos_token_id = 1;

@@ -10,7 +10,7 @@ namespace {
 
 using Part = ExpectedTensor::Part;
 
-/// The released tensor table, one function per block of it. (checkpoint notes 2)
+/// The released tensor table, one function per block of it. (docs/formats.md)
 class TensorTable {
  public:
   explicit TensorTable(const ModelConfig& config) : config_(config) {}

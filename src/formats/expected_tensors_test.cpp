@@ -34,7 +34,7 @@ TEST(ExpectedTensors, AreTheReleasedOnesToTheByte) {
       total->bytes += bytes;
     }
   }
-  // The published totals. (checkpoint notes 1)
+  // The published totals. (docs/formats.md)
   EXPECT_EQ(all, (Total{96085, 510286023000}));
   EXPECT_EQ(totals[Dtype::kBf16], (Total{520, 3952883712}));
   EXPECT_EQ(totals[Dtype::kF32], (Total{387, 169229128}));
@@ -69,7 +69,7 @@ TEST(ExpectedTensors, HaveTheReleasedShapes) {
   for (ExpectedTensor& tensor : released_tensors())
     shapes[tensor.name] = std::move(tensor.shape);
   using Shape = std::vector<int64_t>;
-  // One of each kind of the table. (checkpoint notes 2)
+  // One of each kind of the table. (docs/formats.md)
   EXPECT_EQ(shapes.at("layers.0.hc_ffn_fn"), (Shape{24, 20480}));
   EXPECT_EQ(shapes.at("layers.39.attn.wo_a.weight"), (Shape{8192, 4096}));
   EXPECT_EQ(shapes.at("layers.39.attn.wo_a.scale"), (Shape{256, 128}));

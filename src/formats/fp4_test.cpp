@@ -49,7 +49,7 @@ TEST(E2m1, EncodesEveryCodeToItself) {
 }
 
 TEST(E2m1, BreaksTiesToTheEvenCode) {
-  // The published list of ties. (model notes 5.1)
+  // The published list of ties. (docs/model.md 3.1)
   const float ties[][2] = {{0.25F, 0}, {0.75F, 1}, {1.25F, 1}, {1.75F, 2}, {2.5F, 2}, {3.5F, 4}, {5.0F, 4}};
   for (const auto& [value, rounded] : ties) {
     EXPECT_EQ(to_float(to_e2m1(value)), rounded) << value;

@@ -25,7 +25,7 @@ inline constexpr float kE4m3Max = 448.0F;
 [[nodiscard]] E4m3 to_e4m3(float value);
 
 /// The smallest power of two >= value, read off the bit pattern: exponent, plus one when the mantissa is not zero.
-/// `value` is positive and finite. (checkpoint notes, "FP8 activation quantizer")
+/// `value` is positive and finite. (docs/numerics.md, "Activation quantiser")
 [[nodiscard]] E8m0 ceil_to_e8m0(float value);
 
 }  // namespace tidepool

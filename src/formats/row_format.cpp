@@ -12,7 +12,7 @@
 namespace tidepool {
 namespace {
 
-/// Floors of a block's largest magnitude, so that a block of zeros has a scale. (checkpoint notes 5)
+/// Floors of a block's largest magnitude, so that a block of zeros has a scale. (docs/numerics.md)
 constexpr float kFp8AmaxFloor = 1e-4F;
 constexpr float kFp4Block16AmaxFloor = 6.0F * 0x1p-9F;    // gives the smallest E4M3 scale, 2^-9
 constexpr float kFp4Block32AmaxFloor = 6.0F * 0x1p-126F;  // gives the smallest normal power of two

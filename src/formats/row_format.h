@@ -7,7 +7,7 @@
 namespace tidepool {
 
 /// How one row of the KV cache (one latent or one index key) lies in memory: all codes first, then all scales.
-/// (model notes 5.1; sizes in the accounting: 528, 288 and 68 bytes at the released widths)
+/// (docs/model.md 3.1; sizes in the accounting: 528, 288 and 68 bytes at the released widths)
 enum class RowFormat : uint8_t {
   kFp8Block32,  ///< window entries: E4M3 codes, an E8M0 scale per 32 (a power of two, rounded up; amax floor 1e-4)
   kFp4Block16,  ///< global entries: E2M1 codes, an E4M3 scale per 16 (amax/6 rounded to nearest; amax floor 6*2^-9)

@@ -16,7 +16,7 @@ struct ImagePlanConfig {
   int64_t pixels_min = 0;  ///< smaller pictures are scaled up to about this area
 };
 
-/// How a picture of one size enters the model: a pure function of width and height. (model notes 4.1)
+/// How a picture of one size enters the model: a pure function of width and height. (docs/model.md 4.1)
 struct ImagePlan {
   int64_t canvas_width = 0;  ///< pixels, a multiple of the patch
   int64_t canvas_height = 0;

@@ -25,7 +25,7 @@ struct AttentionConfig {
   DraftFault draft_fault = DraftFault::kNone;
 };
 
-/// CSA2 attention of one layer. (model notes 2.3, checkpoint notes 5)
+/// CSA2 attention of one layer. (docs/model.md 2.3, docs/numerics.md)
 struct Attention {
   const Math& math;
   const AttentionConfig& config;

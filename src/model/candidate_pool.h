@@ -7,7 +7,7 @@
 namespace tidepool {
 
 /// Hierarchical candidate pool, level one: the best blocks of `block_size` consecutive entries by their best score, the
-/// block that holds the newest visible entry always among them; ties to the lower block. (model notes 2.5)
+/// block that holds the newest visible entry always among them; ties to the lower block. (docs/model.md 2.5)
 struct CandidatePoolConfig {
   int64_t block_size = 0;
   int64_t blocks_max = 0;

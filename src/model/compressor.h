@@ -10,7 +10,7 @@
 namespace tidepool {
 
 /// Pools the tokens of one group of two, per channel: softmax over the two gates, weighted sum of the two values.
-/// Each input is kv then gate, [2 * width]; out [width]. (model notes 2.2)
+/// Each input is kv then gate, [2 * width]; out [width]. (docs/model.md 2.2)
 void pool_pair(std::span<const float> first, std::span<const float> second, std::span<float> out);
 
 /// What a layer that owns global KV needs to write it.

@@ -9,7 +9,7 @@
 namespace tidepool {
 
 /// Writes the rows of a decoder pass into the windows of the draft stages: each is made of the streams that entered the
-/// tapped layers (pass.taps). Only with a draft head. (model notes 2.9, checkpoint notes 5)
+/// tapped layers (pass.taps). Only with a draft head. (docs/model.md 2.9, docs/numerics.md)
 void write_draft_rows(const Model& model, const Math& math, const ForwardPass& pass);
 
 /// Whether drafts can be made behind `state`: its draft windows reach its last position.

@@ -11,7 +11,7 @@
 
 namespace tidepool {
 
-/// What a draft head reads beside the backbone's embedding and output head. (model notes 2.9)
+/// What a draft head reads beside the backbone's embedding and output head. (docs/model.md 2.9)
 struct DraftWeights {
   MatrixView main_proj;             ///< [d, taps * d]: the backbone's streams to a row that the stages' windows keep
   const Bf16* main_norm = nullptr;  ///< [d]

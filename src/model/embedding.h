@@ -13,7 +13,7 @@ void embed_row(const Model& model, int32_t id, std::span<float> stream, std::spa
 /// The same from an embedding [hidden] that is no row of the table.
 void embed_row(const Model& model, std::span<const float> embedding, std::span<float> stream, std::span<float> pre_mix);
 
-/// Starts a pass with the tokens of its sequences. (model notes 2.6)
+/// Starts a pass with the tokens of its sequences. (docs/model.md 2.6)
 void embed_tokens(const Model& model, const Math& math, const ForwardPass& pass);
 
 }  // namespace tidepool

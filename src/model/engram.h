@@ -12,7 +12,7 @@
 namespace tidepool {
 
 /// Engram of one layer: table rows by n-gram hash, projected to a key per stream and one value; each stream takes the
-/// value through its own gate. (model notes 2.8)
+/// value through its own gate. (docs/model.md 2.8)
 struct Engram {
   const Math& math;
   const EngramHash& hash;

@@ -11,7 +11,7 @@ namespace tidepool {
 
 /// The hash of Engram: for each layer, n-gram order and head a row of the layer's table, from the last n compressed
 /// token ids. Constants are derived from the config (primes by search, multipliers from NumPy's generator). (model
-/// notes 2.8, checkpoint notes 5)
+/// notes 2.8, docs/numerics.md)
 class EngramHash {
  public:
   /// `token_map`[id] is the compressed id of token `id`. Throws Error(kUnsupported) when the derived table sizes differ

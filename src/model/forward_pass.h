@@ -30,7 +30,7 @@ struct Selection {
   std::span<int32_t> count;  ///< [rows]
 };
 
-/// The blocks of entries each row may choose from, ascending; count -1 means all. (model notes 2.5)
+/// The blocks of entries each row may choose from, ascending; count -1 means all. (docs/model.md 2.5)
 struct CandidatePool {
   Span2d<uint32_t> blocks;   ///< [rows, candidate_topk_blocks]
   std::span<int32_t> count;  ///< [rows]

@@ -184,7 +184,7 @@ TEST(Forward, EncoderOnlyRowsLeaveTheSameGlobalKv) {
 }
 
 /// Positions the decoder must see so that the last one's logits are exact: window + (layers - 1) * (window - 1).
-/// (model notes 1.3; here window 16 and 3 decoder layers)
+/// (docs/model.md 1.3; here window 16 and 3 decoder layers)
 constexpr int64_t kExactRows = 16 + 2 * 15;
 
 TEST(Forward, ExactReplayEqualsTheFullRunAndOneRowLessDoesNot) {

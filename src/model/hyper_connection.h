@@ -10,7 +10,7 @@ namespace tidepool {
 
 /// Single-pass manifold hyper-connections: n residual streams X in R^{n x d} a sub-block reads and writes through
 ///   X' = B X + C F(A_prev X),  (A, B, C) = H(X),
-/// where A is used one sub-block late. (model notes 2.6, checkpoint notes 5)
+/// where A is used one sub-block late. (docs/model.md 2.6, docs/numerics.md)
 struct HyperConnectionConfig {
   size_t streams = 0;  ///< n
   size_t hidden = 0;   ///< d

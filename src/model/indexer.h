@@ -10,7 +10,7 @@
 
 namespace tidepool {
 
-/// The learned indexer of a Full or Reindex layer: which global entries each row attends to. (model notes 2.4, 2.5)
+/// The learned indexer of a Full or Reindex layer: which global entries each row attends to. (docs/model.md 2.4, 2.5)
 struct Indexer {
   const Math& math;
   const IndexQueryWeights& weights;

@@ -9,7 +9,7 @@
 
 namespace tidepool {
 
-/// What a layer does about global attention. (model notes 2.1)
+/// What a layer does about global attention. (docs/model.md 2.1)
 enum class LayerMode : uint8_t {
   kWindow,   ///< the sliding window only
   kFull,     ///< own compressor, own index keys, own index query, fresh top-k
@@ -42,7 +42,7 @@ struct LayerTable {
   std::vector<size_t> kv_source_layers;  ///< the Full layers, ascending; a place in it is a kv_slot
 };
 
-/// The stack that a checked config describes. (model notes 2.1)
+/// The stack that a checked config describes. (docs/model.md 2.1)
 [[nodiscard]] LayerTable make_layer_table(const ModelConfig& config);
 
 /// How the KV cache stores its rows. The defaults are the released formats; others are for measuring what those cost.

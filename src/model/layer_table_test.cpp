@@ -7,7 +7,7 @@
 namespace tidepool {
 namespace {
 
-/// The released stack's attention plan. (model notes 2.1)
+/// The released stack's attention plan. (docs/model.md 2.1)
 ModelConfig released_attention_config() {
   ModelConfig config;
   config.num_hidden_layers = 40;
@@ -28,7 +28,7 @@ TEST(LayerTable, ReleasedStackHasThePublishedModes) {
   std::map<LayerMode, int> count;
   for (const LayerPlan& plan : table.layers)
     ++count[plan.mode];
-  // "Full 4, Reindex 4, Reuse 30, SWA-only 2" (model notes 2.1)
+  // "Full 4, Reindex 4, Reuse 30, SWA-only 2" (docs/model.md 2.1)
   EXPECT_EQ(count[LayerMode::kFull], 4);
   EXPECT_EQ(count[LayerMode::kReindex], 4);
   EXPECT_EQ(count[LayerMode::kReuse], 30);

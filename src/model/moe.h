@@ -10,7 +10,7 @@
 
 namespace tidepool {
 
-/// Mixture of experts: a router, routed experts of which each row uses a few, and a shared one. (model notes 2.7)
+/// Mixture of experts: a router, routed experts of which each row uses a few, and a shared one. (docs/model.md 2.7)
 struct MoeConfig {
   size_t experts_per_token = 0;
   bool norm_topk_prob = true;       ///< weights of the chosen experts add up to 1 before scaling

@@ -10,7 +10,7 @@ namespace tidepool {
 
 /// Rotary frequencies of one kind of layer, as the reference computes them: all in binary32, since the angle is
 /// binary32(position) * binary32(frequency) and a last-bit difference turns far positions visibly.
-/// (checkpoint notes 5, "RoPE")
+/// (docs/numerics.md, "RoPE")
 class RopeTable {
  public:
   /// Frequencies base^(-2i/dim) for i in [0, dim / 2), stretched by `yarn` unless it is null.
@@ -25,7 +25,7 @@ class RopeTable {
   std::vector<float> inverse_frequencies_;
 };
 
-/// The two tables of a model. (model notes 2.3)
+/// The two tables of a model. (docs/model.md 2.3)
 struct RopeTables {
   RopeTable window;  ///< layers without global attention, and the draft head: rope_theta, never YaRN
   RopeTable global;  ///< everything of layers with global attention: compress_rope_theta and YaRN

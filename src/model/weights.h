@@ -20,26 +20,26 @@ struct HyperConnectionWeights {
   const float* scale = nullptr;
 };
 
-/// What makes global entries of tokens. (model notes 2.2)
+/// What makes global entries of tokens. (docs/model.md 2.2)
 struct CompressorWeights {
   MatrixView wkv;
   MatrixView wgate;            ///< ratio > 1 only
   const Bf16* norm = nullptr;  ///< [head_dim]
 };
 
-/// What makes index keys of global entries. (model notes 2.4)
+/// What makes index keys of global entries. (docs/model.md 2.4)
 struct IndexKeyWeights {
   MatrixView wk;
   const Bf16* k_norm = nullptr;  ///< [index_head_dim]
 };
 
-/// What scores index keys. (model notes 2.4)
+/// What scores index keys. (docs/model.md 2.4)
 struct IndexQueryWeights {
   MatrixView wq_b;          ///< from the query latent to all heads
   MatrixView weights_proj;  ///< from the attention input to a weight per head
 };
 
-/// Attention of one layer; matrices are [out, in]. (model notes 2.3)
+/// Attention of one layer; matrices are [out, in]. (docs/model.md 2.3)
 struct AttentionWeights {
   MatrixView wq_a;
   const Bf16* q_norm = nullptr;
@@ -61,7 +61,7 @@ struct ExpertWeights {
   MatrixView w2;  ///< down
 };
 
-/// Router and experts of one layer. (model notes 2.7)
+/// Router and experts of one layer. (docs/model.md 2.7)
 struct MoeWeights {
   MatrixView gate;                 ///< the router, [experts, d]
   const float* bias = nullptr;     ///< [experts], for text positions; steers selection only
@@ -70,7 +70,7 @@ struct MoeWeights {
   std::vector<ExpertWeights> experts;
 };
 
-/// Table and projections of one Engram layer. (model notes 2.8)
+/// Table and projections of one Engram layer. (docs/model.md 2.8)
 struct EngramWeights {
   const std::byte* codes = nullptr;  ///< E4M3 [rows, head_dim]
   const uint8_t* scales = nullptr;   ///< E8M0 [rows, head_dim / 32]
