@@ -24,7 +24,7 @@ struct VisionFeatures {
   [[nodiscard]] size_t bytes() const { return values.size() * sizeof(float); }
 };
 
-/// Runs pictures through the vision tower and the aligner. (model notes 4.2) They go in together, as
+/// Runs pictures through the vision tower and the aligner. (docs/model.md 4.2) They go in together, as
 /// many at a time as the largest single picture has patches; the features of one do not depend on the others. The
 /// model has a vision part. Scratch memory, some 200 MB for the largest picture of the released model, lives during the
 /// call. `probe` may be null; with one, a single picture: "vit_embed", "vit_block" of each block, "vit_out" [patches,

@@ -27,7 +27,7 @@ struct TowerShape {
   [[nodiscard]] size_t head_dim() const { return width / heads; }
 };
 
-/// RMSNorm's epsilon; the text model's is another. (model notes 4.2)
+/// RMSNorm's epsilon; the text model's is another. (docs/model.md 4.2)
 inline constexpr float kNormEps = 1e-6F;
 
 /// Rows that pass through a linear at a time, so that scratch memory does not grow with the batch.

@@ -23,7 +23,7 @@ struct VisionBlockWeights {
   MatrixView w2;  ///< [d, inner]
 };
 
-/// The vision tower, the aligner behind it, and the learned embeddings of a span's delimiters. (model notes 4)
+/// The vision tower, the aligner behind it, and the learned embeddings of a span's delimiters. (docs/model.md 4)
 struct VisionWeights {
   BiasedLinear patch_embed;  ///< [d, 3 patch^2]
   std::vector<VisionBlockWeights> blocks;
