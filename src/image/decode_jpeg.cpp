@@ -68,7 +68,7 @@ void take_message(j_common_ptr info, int level) {
 }
 
 void watch_scans(j_common_ptr info) {
-  if (!info->is_decompressor) return;
+  if (info->is_decompressor == FALSE) return;
   const auto* decompress = reinterpret_cast<j_decompress_ptr>(info);
   if (decompress->input_scan_number > kScansMax) leave_saying(info, "it has too many scans");
 }

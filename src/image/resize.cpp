@@ -55,8 +55,8 @@ Filter make_filter(size_t in_size, size_t out_size) {
   std::vector<double> exact(filter.stride);
   for (size_t i = 0; i < out_size; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
-    const auto first = static_cast<int64_t>(std::max(centre - support + 0.5, 0.0));
-    const auto end = std::min(static_cast<int64_t>(centre + support + 0.5), static_cast<int64_t>(in_size));
+    const auto first = static_cast<int64_t>(std::floor(std::max(centre - support + 0.5, 0.0)));
+    const auto end = std::min(static_cast<int64_t>(std::floor(centre + support + 0.5)), static_cast<int64_t>(in_size));
     const auto count = static_cast<size_t>(end - first);
     double sum = 0;
     for (size_t k = 0; k < count; ++k) {

@@ -47,12 +47,12 @@ TEST(Resize, ASingleColourStaysThatColour) {
 TEST(Resize, MirroredPicturesScaleToMirroredPictures) {
   const RgbImage image = noise_image(40, 24, 3);
   RgbImage mirrored(40, 24);
-  for (size_t i = 0; i < 40 * 24; ++i)
+  for (size_t i = 0; i < size_t{40} * 24; ++i)
     std::copy_n(image.pixels.begin() + static_cast<int64_t>(3 * i), 3,
                 mirrored.pixels.end() - static_cast<int64_t>(3 * (i + 1)));
   const RgbImage a = resize_bicubic(image, 10, 48);
   const RgbImage b = resize_bicubic(mirrored, 10, 48);
-  for (size_t i = 0; i < 10 * 48; ++i) {
+  for (size_t i = 0; i < size_t{10} * 48; ++i) {
     for (size_t c = 0; c < 3; ++c)
       EXPECT_NEAR(a.pixels[3 * i + c], b.pixels[3 * (10 * 48 - 1 - i) + c], 1);  // rounding may fall either way
   }
