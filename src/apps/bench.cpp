@@ -21,7 +21,7 @@ constexpr const char* kExamples =
     "  tidepool bench kernels --only decode_step_cut4\n"
     "  tidepool bench kernels --isa all --json\n"
     "  tidepool bench kernels --plot shares.svg\n"
-    "  tidepool bench kv --kv-dir /mnt/fast\n"
+    "  tidepool bench kv --kv-dir FOLDER\n"
     "\n"
     "Each figure stands beside the limit of this machine that bounds it, measured by turns with it (docs/bench.md).\n"
     "The whole suite takes minutes and 9 GB of memory.";

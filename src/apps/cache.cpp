@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kExamples =
     "Examples:\n"
     "  tidepool cache stat\n"
-    "  tidepool cache verify --kv-dir /mnt/fast/kv --json\n"
+    "  tidepool cache verify --kv-dir FOLDER --json\n"
     "  tidepool cache trim --kv-disk 16GiB\n"
     "  tidepool cache clear --yes\n"
     "\n"
