@@ -244,6 +244,7 @@ TEST(Drafts, BlocksDoNotDependOnTheirNeighboursOrOnChunks) {
       alone.insert(alone.end(), block.begin(), block.end());
       states.push_back(std::move(chunked));
     }
+    requests.reserve(states.size());
     for (SequenceState& state : states)
       requests.push_back({&state, static_cast<int32_t>(state.length())});
     EXPECT_EQ(drafter.draft(requests), alone) << table->name;

@@ -105,9 +105,10 @@ class CharNfa {
     end_ = end;
     CharDfa dfa;
     (void)find({0});
-    for (size_t i = 0; i < subsets_.size(); ++i) {
+    size_t done = 0;
+    while (done < subsets_.size()) {  // find() appends to it
       CharDfa::State state;
-      const std::vector<uint32_t>& subset = *subsets_[i];
+      const std::vector<uint32_t>& subset = *subsets_[done++];
       state.is_accepting = std::ranges::binary_search(subset, end_);
       state.edges = combined_edges(subset);
       dfa.states_.push_back(std::move(state));
@@ -181,6 +182,7 @@ class CharNfa {
       work_ += open.size();
       if (open.empty()) continue;
       std::vector<uint32_t> targets;
+      targets.reserve(open.size());
       for (const CharDfa::Edge& edge : open)
         targets.push_back(edge.target);
       append_edge(edges, {borders[i], borders[i + 1] - 1, find(std::move(targets))});
@@ -296,9 +298,11 @@ CharDfa CharDfa::intersect(const CharDfa& other) const {
   };
   CharDfa dfa;
   (void)find(0, 0);
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const State& a = states_[pairs[i].first];
-    const State& b = other.states_[pairs[i].second];
+  size_t done = 0;
+  while (done < pairs.size()) {  // find() appends to it
+    const auto pair = pairs[done++];
+    const State& a = states_[pair.first];
+    const State& b = other.states_[pair.second];
     State state;
     state.is_accepting = a.is_accepting && b.is_accepting;
     auto left = a.edges.begin();

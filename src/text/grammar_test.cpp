@@ -49,12 +49,12 @@ bool accepts(const OutputGrammar& grammar, const std::string& text) {
   return matcher.accept_text(encoded(text)) && matcher.can_end();
 }
 
-OutputGrammar calls_grammar(Calls calls, std::vector<std::pair<std::string, std::string_view>> tools) {
+OutputGrammar calls_grammar(Calls calls, const std::vector<std::pair<std::string, std::string_view>>& tools) {
   OutputGrammar grammar;
   grammar.calls = calls;
   grammar.content = calls == Calls::kRequired ? Content::kNone : Content::kFree;
-  for (auto& [name, schema] : tools)
-    grammar.tools.push_back({std::move(name), parse_json(schema), true, "tools[0].function.parameters"});
+  for (const auto& [name, schema] : tools)
+    grammar.tools.push_back({name, parse_json(schema), true, "tools[0].function.parameters"});
   return grammar;
 }
 

@@ -18,6 +18,7 @@ namespace tidepool {
 struct TestVocabulary {
   explicit TestVocabulary(MarkForm form = MarkForm::kControlToken) {
     std::vector<std::string> texts;
+    texts.reserve(512);
     for (int byte = 0; byte < 256; ++byte)
       texts.emplace_back(byte < kThinkEndByte ? std::string(1, static_cast<char>(byte)) : "");
     for (const std::string_view text :
