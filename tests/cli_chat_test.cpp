@@ -51,7 +51,7 @@ TEST(CliChat, SavesWhatRunCanRead) {
 TEST(CliChat, PicturesGoWithTheNextMessageAndAreSaved) {
   const TempFolder folder;
   const std::string file = (folder / "talk.json").string();
-  const std::string picture = golden("../corpus/image_fuzz/rgb.png");
+  const std::string picture = golden("../corpus/png_fuzz/rgb.png");
   const ProgramResult result =
       chat("/image " + picture + "\nHello\n/image nowhere.png\n/image\nAnd you?\n/save " + file + "\n");
   ASSERT_EQ(result.status, 0) << result.err;

@@ -245,7 +245,7 @@ TEST(CliRun, WrongCommandLinesAreStatusTwo) {
 
 /// A picture of the decoders' tests.
 std::string picture(const std::string& name) {
-  return golden("../corpus/image_fuzz/" + name);
+  return golden((name.ends_with(".jpg") ? "../corpus/jpeg_fuzz/" : "../corpus/png_fuzz/") + name);
 }
 
 TEST(CliRun, PicturesStandInFrontOfThePrompt) {

@@ -37,9 +37,11 @@ inline RgbImage noise_image(size_t width, size_t height, uint32_t seed) {
   return image;
 }
 
-/// A seed of the fuzz target, which these tests read too.
+/// A seed of the decoders' fuzz targets, which these tests read too.
 inline std::string sample(const std::string& name) {
-  return read_file(std::filesystem::path(TIDEPOOL_SOURCE_DIR) / "tests/corpus/image_fuzz" / name, uint64_t{1} << 20);
+  const std::string extension = name.substr(name.rfind('.') + 1);
+  const std::string folder = (extension == "jpg" ? "jpeg" : extension) + "_fuzz";
+  return read_file(std::filesystem::path(TIDEPOOL_SOURCE_DIR) / "tests/corpus" / folder / name, uint64_t{1} << 20);
 }
 
 inline std::span<const std::byte> bytes_of(const std::string& text) {
