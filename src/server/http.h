@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,8 +58,8 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
 
   [[nodiscard]] virtual const HttpRequest& request() const = 0;
-  /// Frees the body, which counts towards a limit over all connections, once it has been read. Nobody may be reading
-  /// it.
+  /// Frees the body, which counts towards a limit over all connections. Only for the one thread that reads it, when it
+  /// has read it; nobody else touches the body before the exchange itself dies.
   virtual void release_body() = 0;
 
   /// Answers, as long as not a byte was sent. Any thread.
@@ -73,6 +74,9 @@ class HttpExchange {
   virtual void write(std::string_view piece) = 0;
   /// The stream is complete.
   virtual void finish() = 0;
+
+  /// Tells the observer something of the answer (HttpOutcome::note); the last one counts.
+  virtual void note(std::string text) = 0;
 
   /// Called once on the connection's thread if the client leaves, or is cut off, before the answer is complete; at once
   /// when it has left already.
@@ -90,6 +94,7 @@ struct HttpOutcome {
   uint64_t bytes_sent = 0;  ///< of the body
   std::chrono::steady_clock::duration duration{};
   bool is_complete = false;
+  std::string note;  ///< what HttpExchange::note() was told
 };
 
 struct HttpServerOptions {
@@ -100,12 +105,14 @@ struct HttpServerOptions {
   size_t connections_max = 8192;
   size_t header_bytes_max = size_t{64} << 10;
   size_t body_bytes_max = size_t{48} << 20;
-  /// Of all requests whose body is not released yet.
+  /// Of all requests whose body is not released yet; bodies up to small_body_bytes do not count and are always taken.
   size_t bodies_bytes_max = size_t{1} << 30;
+  size_t small_body_bytes = size_t{64} << 10;
   /// What a stream's reader may be behind before it is cut off.
   size_t stream_backlog_bytes_max = size_t{4} << 20;
   std::chrono::milliseconds head_timeout{30'000};   ///< from the first byte of a request to the end of its head
-  std::chrono::milliseconds body_timeout{60'000};   ///< without a byte of a body
+  std::chrono::milliseconds body_timeout{60'000};   ///< without a byte of a body; and what body_rate_min has on top
+  size_t body_rate_min = size_t{128} << 10;         ///< bytes per second that a body must make over its whole time
   std::chrono::milliseconds idle_timeout{120'000};  ///< between requests of a connection
   std::chrono::milliseconds write_timeout{60'000};  ///< without the client taking a byte
   std::chrono::milliseconds keep_alive_interval{15'000};
@@ -117,11 +124,14 @@ class HttpServer {
  public:
   /// Called on a connection's thread for every complete request; must not take long. What it throws becomes a 500.
   using Handler = std::function<void(const std::shared_ptr<HttpExchange>&)>;
-  /// Hears of every request's end, on a connection's thread. The request has no body any more.
+  /// Looks at a request whose head is complete, before its body is read: what it answers is the answer, and the body is
+  /// not taken. On a connection's thread.
+  using HeadCheck = std::function<std::optional<HttpAnswer>(const HttpRequest&)>;
+  /// Hears of every request's end, on a connection's thread. Must not look at the body, which another may be reading.
   using Observer = std::function<void(const HttpRequest&, const HttpOutcome&)>;
 
   /// Listens at once. Throws Error(kIo) naming host and port, kInvalidArgument for a host that is no address.
-  HttpServer(HttpServerOptions options, Handler handler, Observer observer = {});
+  HttpServer(HttpServerOptions options, Handler handler, Observer observer = {}, HeadCheck check = {});
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   /// stop() without grace.

@@ -51,11 +51,15 @@ class Connection;
 
 /// What all connections share.
 struct Shared {
-  Shared(HttpServerOptions given, HttpServer::Handler handle, HttpServer::Observer observe)
-      : options(std::move(given)), handler(std::move(handle)), observer(std::move(observe)) {}
+  Shared(HttpServerOptions given, HttpServer::Handler handle, HttpServer::Observer observe, HttpServer::HeadCheck check)
+      : options(std::move(given)),
+        handler(std::move(handle)),
+        observer(std::move(observe)),
+        head_check(std::move(check)) {}
   HttpServerOptions options;
   HttpServer::Handler handler;
   HttpServer::Observer observer;
+  HttpServer::HeadCheck head_check;
   std::unique_ptr<asio::thread_pool> background;
   IdSource ids;
   // Counters that only need to be right on their own: relaxed order everywhere.
@@ -105,6 +109,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   [[nodiscard]] bool has_begun() const override { return has_begun_; }
   void write(std::string_view piece) override;
   void finish() override;
+  void note(std::string text) override { outcome_.note = std::move(text); }
   void on_gone(std::function<void()> call) override;
   void post(std::function<void()> call) override;
   void background(std::function<void()> call) override;
@@ -168,6 +173,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] bool check_head();
   [[nodiscard]] bool count_body();
   void dispatch();
+  void open_exchange();
+  void refuse_head(HttpAnswer refusal);
   void refuse(int status, std::string_view message);
   void write_more();
   void handle_write(const ErrorValue& error, size_t bytes);
@@ -180,6 +187,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   State state_ = State::kReading;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  HttpRequest request_;  ///< from the end of its head on, without its body
   std::shared_ptr<Exchange> exchange_;
   std::string out_;      ///< waits for `writing_` to be sent
   std::string writing_;  ///< being sent
@@ -187,6 +195,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   size_t reserved_ = 0;  ///< bytes counted of the body being read
   size_t lingered_ = 0;
   Clock::time_point deadline_;    ///< for what is being read
+  Clock::time_point body_start_;  ///< the head was complete
   Clock::time_point last_write_;  ///< something was sent, or the client took something
   bool is_reading_ = false;
   bool is_writing_ = false;
@@ -334,10 +343,10 @@ void Exchange::on_gone(std::function<void()> call) {
   on_gone_ = std::move(call);
 }
 
+/// The body stays: a thread of the background may be reading it.
 void Exchange::end(bool is_complete) {
   connection_.reset();
   is_gone_ = !is_complete;
-  release_body();
   shared_->open_exchanges.fetch_sub(1, std::memory_order_relaxed);
   outcome_.is_complete = is_complete;
   outcome_.duration = Clock::now() - start_;
@@ -414,29 +423,8 @@ void Connection::parse() {
   read();
 }
 
-bool Connection::check_head() {
-  has_head_ = true;
-  const auto length = parser_->content_length();
-  if (length && *length > shared_->options.body_bytes_max) {
-    refuse(413, "the request's body is too large");
-    return false;
-  }
-  if (boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) send("HTTP/1.1 100 Continue\r\n\r\n");
-  return true;
-}
-
-bool Connection::count_body() {
-  deadline_ = Clock::now() + shared_->options.body_timeout;
-  const size_t size = parser_->get().body().size();
-  if (size > reserved_ && !shared_->reserve_body(size - reserved_)) {
-    refuse(503, "too many large requests at once");
-    return false;
-  }
-  reserved_ = std::max(reserved_, size);
-  return true;
-}
-
-HttpRequest make_request(http::request<http::string_body>& message, const Tcp::socket& socket, IdSource& ids) {
+/// All but the body.
+HttpRequest make_request(const http::request<http::string_body>& message, const Tcp::socket& socket, IdSource& ids) {
   HttpRequest request;
   request.method = std::string(message.method_string());
   std::string target(message.target());
@@ -450,7 +438,6 @@ HttpRequest make_request(http::request<http::string_body>& message, const Tcp::s
   for (const auto& field : message) {
     request.headers.push_back({std::string(field.name_string()), std::string(field.value())});
   }
-  request.body = std::move(message.body());
   ErrorValue error;
   const Tcp::endpoint peer = socket.remote_endpoint(error);
   if (!error) request.peer = fmt::format("{}:{}", peer.address().to_string(), peer.port());
@@ -459,16 +446,54 @@ HttpRequest make_request(http::request<http::string_body>& message, const Tcp::s
   return request;
 }
 
+std::optional<HttpAnswer> check_request(const Shared& shared, const HttpRequest& request) {
+  if (!shared.head_check) return std::nullopt;
+  try {
+    return shared.head_check(request);
+  } catch (const std::exception& error) {
+    log_error("{} {}: {}", request.method, request.path, error.what());
+    return internal_error();
+  }
+}
+
+bool Connection::check_head() {
+  has_head_ = true;
+  const auto length = parser_->content_length();
+  if (length && *length > shared_->options.body_bytes_max) {
+    refuse(413, "the request's body is too large");
+    return false;
+  }
+  request_ = make_request(parser_->get(), socket_, shared_->ids);
+  body_start_ = Clock::now();
+  if (std::optional<HttpAnswer> refusal = check_request(*shared_, request_)) {
+    refuse_head(std::move(*refusal));
+    return false;
+  }
+  if (boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) send("HTTP/1.1 100 Continue\r\n\r\n");
+  return true;
+}
+
+bool Connection::count_body() {
+  const HttpServerOptions& options = shared_->options;
+  const size_t size = parser_->get().body().size();
+  // Without the second one a byte a minute would hold a body's memory for days.
+  const std::chrono::milliseconds due(size * 1000 / std::max<size_t>(options.body_rate_min, 1));
+  deadline_ = std::min(Clock::now() + options.body_timeout, body_start_ + options.body_timeout + due);
+  if (size <= options.small_body_bytes) return true;
+  if (size > reserved_ && !shared_->reserve_body(size - reserved_)) {
+    refuse(503, "too many large requests at once");
+    return false;
+  }
+  reserved_ = std::max(reserved_, size);
+  return true;
+}
+
 void Connection::dispatch() {
   http::request<http::string_body> message = parser_->release();
   is_http_1_0_ = message.version() < 11;
   closes_ = !message.keep_alive() || shared_->is_draining;
-  parser_.reset();
-  state_ = State::kAnswering;
-  exchange_ = std::make_shared<Exchange>(shared_from_this(), loop_, shared_,
-                                         make_request(message, socket_, shared_->ids), std::exchange(reserved_, 0));
-  shared_->open_exchanges.fetch_add(1, std::memory_order_relaxed);
-  last_write_ = Clock::now();
+  request_.body = std::move(message.body());
+  open_exchange();
   read();
   const std::shared_ptr<Exchange> exchange = exchange_;
   try {
@@ -477,6 +502,26 @@ void Connection::dispatch() {
     log_error("{} {}: {}", exchange->request().method, exchange->request().path, error.what());
     exchange->respond(internal_error());
   }
+}
+
+void Connection::open_exchange() {
+  parser_.reset();
+  state_ = State::kAnswering;
+  exchange_ = std::make_shared<Exchange>(shared_from_this(), loop_, shared_, std::exchange(request_, {}),
+                                         std::exchange(reserved_, 0));
+  shared_->open_exchanges.fetch_add(1, std::memory_order_relaxed);
+  last_write_ = Clock::now();
+}
+
+/// Answers from the head alone. What comes of a body is not taken: the connection closes then.
+void Connection::refuse_head(HttpAnswer refusal) {
+  const bool is_whole = parser_->is_done();
+  is_http_1_0_ = parser_->get().version() < 11;
+  closes_ = !is_whole || !parser_->get().keep_alive() || shared_->is_draining;
+  if (!is_whole) buffer_.consume(buffer_.size());
+  open_exchange();
+  if (is_whole) read();
+  exchange_->respond(std::move(refusal));
 }
 
 /// Answers what is no request, or none that may be read to its end.
@@ -571,6 +616,18 @@ void Connection::look_at_clock(Clock::time_point now) {
   refuse(408, "the request did not arrive in time");
 }
 
+/// What one connection throws, memory that cannot be had say, must not end the others.
+void run_loop(Loop& loop) {
+  while (true) {
+    try {
+      loop.context.run();
+      return;
+    } catch (const std::exception& error) {
+      log_error("a connection failed: {}", error.what());
+    }
+  }
+}
+
 }  // namespace
 
 // --- HttpServer -----------------------------------------------------------------------------------------------------
@@ -622,7 +679,7 @@ void HttpServer::Impl::start_threads() {
   asio::post(loops.front()->context, [this] { accept(); });
   for (const std::shared_ptr<Loop>& loop : loops) {
     asio::post(loop->context, [this, loop] { sweep(loop); });
-    loop->thread = std::jthread([loop] { loop->context.run(); });
+    loop->thread = std::jthread([loop] { run_loop(*loop); });
   }
 }
 
@@ -644,24 +701,25 @@ void HttpServer::Impl::handle_accept(const ErrorValue& error, Tcp::socket socket
     });
     return;
   }
+  accept();
   if (shared->open_connections >= shared->options.connections_max) {
     log_warning("there are {} connections already; one more is closed", shared->options.connections_max);
-  } else {
-    const auto connection = std::make_shared<Connection>(std::move(socket), loop, shared);
-    asio::post(loop->context, [connection] { connection->start(); });
+    return;
   }
-  accept();
+  const auto connection = std::make_shared<Connection>(std::move(socket), loop, shared);
+  asio::post(loop->context, [connection] { connection->start(); });
 }
 
 void HttpServer::Impl::sweep(const std::shared_ptr<Loop>& loop) {
-  const Clock::time_point now = Clock::now();
-  const std::vector<std::shared_ptr<Connection>> connections(loop->connections.begin(), loop->connections.end());
-  for (const std::shared_ptr<Connection>& connection : connections)
-    connection->look_at_clock(now);
+  // First of all, so that the clock goes on whatever a connection throws.
   loop->sweep_timer.expires_after(shared->options.tick);
   loop->sweep_timer.async_wait([this, loop](const ErrorValue& cancelled) {
     if (!cancelled && loop->work) sweep(loop);
   });
+  const Clock::time_point now = Clock::now();
+  const std::vector<std::shared_ptr<Connection>> connections(loop->connections.begin(), loop->connections.end());
+  for (const std::shared_ptr<Connection>& connection : connections)
+    connection->look_at_clock(now);
 }
 
 /// Runs `call` on every loop's thread and waits for it.
@@ -712,10 +770,11 @@ void HttpServer::Impl::stop(std::chrono::milliseconds grace) {
   }
 }
 
-HttpServer::HttpServer(HttpServerOptions options, Handler handler, Observer observer)
+HttpServer::HttpServer(HttpServerOptions options, Handler handler, Observer observer, HeadCheck check)
     : impl_(std::make_unique<Impl>()) {
   const size_t io_threads = std::max<size_t>(options.io_threads, 1);
-  impl_->shared = std::make_shared<Shared>(std::move(options), std::move(handler), std::move(observer));
+  impl_->shared =
+      std::make_shared<Shared>(std::move(options), std::move(handler), std::move(observer), std::move(check));
   for (size_t i = 0; i < io_threads; ++i)
     impl_->loops.push_back(std::make_shared<Loop>());
   impl_->listen();

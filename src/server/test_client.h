@@ -80,6 +80,8 @@ class Client {
   void close() {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   }
+  /// Says that nothing more comes, and goes on reading.
+  void end_sending() const { ::shutdown(socket_, SHUT_WR); }
   /// Ends with a reset instead of a polite goodbye.
   void reset() {
     const linger now{1, 0};
@@ -98,9 +100,13 @@ class Client {
   }
   bool send_request(std::string_view method, std::string_view path, std::string_view body = "",
                     const std::vector<HttpHeader>& headers = {}) const {
-    std::string text = std::string(method) + " " + std::string(path) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n";
-    for (const HttpHeader& header : headers)
+    std::string text = std::string(method) + " " + std::string(path) + " HTTP/1.1\r\n";
+    bool has_host = false;
+    for (const HttpHeader& header : headers) {
       text += header.name + ": " + header.value + "\r\n";
+      has_host = has_host || is_same_header(header.name, "host");
+    }
+    if (!has_host) text += "Host: 127.0.0.1\r\n";
     if (!body.empty() || method == "POST") text += "Content-Length: " + std::to_string(body.size()) + "\r\n";
     return send(text + "\r\n" + std::string(body));
   }
