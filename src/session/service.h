@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "engine/generator.h"
+#include "kv/block_store.h"
 #include "kv/kv_cache.h"
 #include "session/image_prompt.h"
 #include "session/loaded_model.h"
@@ -83,6 +84,12 @@ class ServiceListener {
   virtual void on_end(const std::optional<Error>& error) = 0;
 };
 
+/// Why a request cannot be taken now.
+struct Busy {
+  enum class Reason : uint8_t { kLoading, kQueueFull, kNoMemory, kDraining } reason = Reason::kQueueFull;
+  int retry_after_s = 1;
+};
+
 class CompiledGrammar;
 
 /// What a request will be, known before it is queued.
@@ -93,6 +100,7 @@ struct PreparedRequest {
   OutputStart output_start = OutputStart::kContent;  ///< of a chat request
   bool has_tools = false;                            ///< the model was shown tools
   std::shared_ptr<const CompiledGrammar> grammar;    ///< what the output is held to; may be null
+  std::optional<Busy> busy{};  ///< already known: why it cannot be taken now; then all but the request is empty
 };
 
 /// How the engine is doing: for health checks and gauges.
@@ -106,12 +114,8 @@ struct ServiceStatus {
   uint64_t kv_page_bytes = 0;
   uint64_t kv_reserved_bytes = 0;
   uint64_t snapshot_bytes = 0;
-};
-
-/// Why a request cannot be taken now.
-struct Busy {
-  enum class Reason : uint8_t { kLoading, kQueueFull, kNoMemory, kDraining } reason = Reason::kQueueFull;
-  int retry_after_s = 1;
+  uint64_t evicted_pages = 0;              ///< blocks that left RAM for want of room, so far
+  std::optional<BlockStore::Stats> store;  ///< of the cache's folder, if there is one
 };
 
 /// Runs the requests of many clients on one model: continuous batching, prefix cache, structured output. Thread-safe.
@@ -134,7 +138,13 @@ class Service {
   /// cache.
   class Ticket {
    public:
+    Ticket() = default;
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
     virtual ~Ticket() = default;
+    /// Asks for the same without waiting for anything; the listener may hear more until the ticket is gone. From any
+    /// thread. Nothing to do where nothing computes.
+    virtual void cancel() {}
   };
   using Submitted = std::variant<std::unique_ptr<Ticket>, Busy>;
   /// Queues a request, or says at once why not. `listener` must outlive the ticket; it hears nothing once the ticket's
