@@ -113,6 +113,7 @@ class EngineService final : public Service {
     SchedulerOptions scheduler = std::move(options.scheduler);
     if (options.kv) {
       kv_bytes_ = options.kv->ram_bytes;
+      store_ = options.kv->store;
       fit_context(scheduler.max_model_len);
       cache_.emplace(model_->model().kv_layout(), *options.kv);
     }
@@ -179,8 +180,10 @@ class EngineService final : public Service {
       status.kv_page_bytes = stats.ram_bytes;
       status.kv_reserved_bytes = stats.reserved_bytes;
       status.snapshot_bytes = stats.snapshot_bytes;
+      status.evicted_pages = stats.evicted_pages;
       status.kv_used_share = std::min(used / static_cast<double>(kv_bytes_), 1.0);
     }
+    if (store_) status.store = store_->stats();
     return status;
   }
 
@@ -307,6 +310,7 @@ class EngineService final : public Service {
   std::unique_ptr<Script> script_;
   mutable std::optional<GrammarLibrary> grammars_;
   size_t kv_bytes_ = 0;
+  std::shared_ptr<BlockStore> store_;  ///< of the cache; may be null
   std::optional<KvCache> cache_;
   std::optional<Scheduler> scheduler_;  ///< goes first: its thread uses all the rest
 };
