@@ -34,12 +34,30 @@ int64_t UsageTally::completion_tokens() const {
   return is_over ? finished : running_tokens_;
 }
 
-int64_t UsageTally::reasoning_tokens() const {
+int64_t UsageTally::sum(int64_t ChoiceUsage::*part) const {
   int64_t tokens = 0;
   for (const std::optional<ServiceFinish>& finish : finishes_) {
-    if (finish) tokens += finish->usage.reasoning_tokens;
+    if (finish) tokens += finish->usage.*part;
   }
   return tokens;
+}
+
+int64_t UsageTally::reasoning_tokens() const {
+  return sum(&ChoiceUsage::reasoning_tokens);
+}
+
+int64_t UsageTally::accepted_draft_tokens() const {
+  return sum(&ChoiceUsage::accepted_draft_tokens);
+}
+
+int64_t UsageTally::rejected_draft_tokens() const {
+  return sum(&ChoiceUsage::rejected_draft_tokens);
+}
+
+void write_output_details(JsonWriter& json, const UsageTally& tally) {
+  json.field("reasoning_tokens", tally.reasoning_tokens());
+  json.field("accepted_prediction_tokens", tally.accepted_draft_tokens());
+  json.field("rejected_prediction_tokens", tally.rejected_draft_tokens());
 }
 
 void write_prompt_cache(JsonWriter& json, const UsageTally& tally) {
@@ -53,7 +71,8 @@ void write_openai_usage(JsonWriter& json, const UsageTally& tally) {
   json.field("total_tokens", prompt + completion);
   json.key("prompt_tokens_details").begin_object().field("cached_tokens", tally.cached_tokens()).end_object();
   json.key("completion_tokens_details").begin_object();
-  json.field("reasoning_tokens", tally.reasoning_tokens()).end_object();
+  write_output_details(json, tally);
+  json.end_object();
   json.field("prompt_cache_hit_tokens", tally.cached_tokens());
   json.field("prompt_cache_miss_tokens", prompt - tally.cached_tokens());
   write_prompt_cache(json, tally);

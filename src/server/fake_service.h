@@ -22,6 +22,10 @@ class FakeService final : public Service {
   // What the next requests meet.
   std::optional<Error> prepare_error;
   std::optional<Busy> busy;
+  // What it says of itself and of choices.
+  uint64_t evicted_pages = 0;
+  std::optional<BlockStore::Stats> store;
+  ChoiceUsage usage;
   /// Called with each request that is taken, on the thread that submits it.
   std::function<void(size_t request)> at_submit;
 
@@ -56,6 +60,8 @@ class FakeService final : public Service {
     for (const Request& request : requests_)
       status.running += request.listener != nullptr ? 1 : 0;
     status.is_draining = is_draining_;
+    status.evicted_pages = evicted_pages;
+    status.store = store;
     return status;
   }
   [[nodiscard]] std::string detokenize(std::span<const int32_t> ids) const override {
@@ -89,6 +95,7 @@ class FakeService final : public Service {
     CacheReport cache;
     cache.prompt_tokens = prompt_tokens;
     cache.hit_tokens = hit_tokens;
+    cache.tier = hit_tokens > 0 ? CacheTier::kPages : CacheTier::kNone;
     tell(index, [&](ServiceListener& listener) { listener.on_start(cache); });
   }
   void say(size_t index, CompletionEvent::Kind kind, std::string text, size_t choice = 0) {
@@ -103,6 +110,7 @@ class FakeService final : public Service {
   void finish(size_t index, FinishReason reason = FinishReason::kStopToken, size_t choice = 0) {
     ServiceFinish finish;
     finish.reason = reason;
+    finish.usage = usage;
     finish.usage.completion_tokens = 2;
     tell(index, [&](ServiceListener& listener) { listener.on_finish(choice, finish); });
   }

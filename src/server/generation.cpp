@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "server/json_writer.h"
 #include "session/prompt_cache_json.h"
 
 namespace tidepool {
@@ -153,17 +154,17 @@ void Generation::handle(Happening& happening) {
     case Happening::Kind::kOutput: return handle_output(happening);
     case Happening::Kind::kFinish: {
       const size_t choice = happening.prompt * prompt.generated.size() + happening.choice;
-      parts_.metrics.count_drafts(happening.outcome->usage);
+      count_usage(happening.outcome->usage);
       parts_.call.writer->finish(choice, *happening.outcome, out_);
-      RequestRecord record;
-      record.times = times_;
-      record.end = happening.time;
-      record.finish = metric_finish(*happening.outcome);
-      record.prompt_tokens = prompt.cache.prompt_tokens;
-      record.generation_tokens = happening.outcome->usage.completion_tokens;
-      record.max_tokens = prompt.max_tokens;
-      record.choices = static_cast<int64_t>(prompt.generated.size());
-      parts_.metrics.count_request(record);
+      RequestOutcome outcome;
+      outcome.times = times_;
+      outcome.end = happening.time;
+      outcome.finish = metric_finish(*happening.outcome);
+      outcome.prompt_tokens = prompt.cache.prompt_tokens;
+      outcome.generation_tokens = happening.outcome->usage.completion_tokens;
+      outcome.max_tokens = prompt.max_tokens;
+      outcome.choices = static_cast<int64_t>(prompt.generated.size());
+      parts_.metrics.count_request(outcome);
       return send();
     }
     case Happening::Kind::kEnd: return handle_end(happening);
@@ -215,6 +216,7 @@ void Generation::send() {
 
 void Generation::complete() {
   is_over_ = true;
+  note_outcome();
   if (parts_.call.is_stream) {
     send();
     parts_.exchange->finish();
@@ -228,12 +230,13 @@ void Generation::complete() {
 }
 
 void Generation::fail(const ApiError& error) {
-  RequestRecord record;
-  record.times = times_;
-  record.end = std::chrono::steady_clock::now();
-  record.finish = error.status == 504 ? "abort" : "error";
-  parts_.metrics.count_request(record);
+  RequestOutcome outcome;
+  outcome.times = times_;
+  outcome.end = std::chrono::steady_clock::now();
+  outcome.finish = error.status == 504 ? "abort" : "error";
+  parts_.metrics.count_request(outcome);
   is_over_ = true;
+  note_outcome();
   if (parts_.call.is_stream && parts_.exchange->has_begun()) {
     parts_.call.writer->fail(error, out_);
     send();
@@ -251,24 +254,60 @@ void Generation::refuse(const ApiError& error) {
   parts_.exchange->respond(std::move(answer));
 }
 
+void Generation::count_usage(const ChoiceUsage& usage) {
+  parts_.metrics.count_drafts(usage);
+  usage_.accepted_draft_tokens += usage.accepted_draft_tokens;
+  usage_.rejected_draft_tokens += usage.rejected_draft_tokens;
+}
+
+/// For the access log: figures, and nothing of any text.
+void Generation::note_outcome() const {
+  int64_t prompt_tokens = 0;
+  int64_t hit_tokens = 0;
+  int64_t replayed_tokens = 0;
+  int64_t generated_tokens = 0;
+  for (const std::unique_ptr<Prompt>& prompt : prompts_) {
+    prompt_tokens += prompt->cache.prompt_tokens;
+    hit_tokens += prompt->cache.hit_tokens;
+    replayed_tokens += prompt->cache.replayed_tokens;
+    for (const int64_t tokens : prompt->generated)
+      generated_tokens += tokens;
+  }
+  const CacheReport& first = prompts_.front()->cache;
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object().field("prompt_tokens", prompt_tokens).field("completion_tokens", generated_tokens);
+  if (times_.start) {
+    json.key("cache").begin_object().field("tier", cache_tier_name(first.tier)).field("hit", hit_tokens);
+    json.field("replayed", replayed_tokens).field("end", match_end_name(first.end)).end_object();
+  }
+  json.key("drafts").begin_object().field("accepted", usage_.accepted_draft_tokens);
+  json.field("rejected", usage_.rejected_draft_tokens).end_object().end_object();
+  parts_.exchange->note(std::move(text));
+}
+
 /// The client is gone.
 void Generation::leave() {
   if (std::exchange(is_over_, true)) return;
-  RequestRecord record;
-  record.times = times_;
-  record.end = std::chrono::steady_clock::now();
-  record.finish = "abort";
+  RequestOutcome outcome;
+  outcome.times = times_;
+  outcome.end = std::chrono::steady_clock::now();
+  outcome.finish = "abort";
   for (const std::unique_ptr<Prompt>& prompt : prompts_) {
-    record.prompt_tokens += prompt->cache.prompt_tokens;
+    outcome.prompt_tokens += prompt->cache.prompt_tokens;
     for (const int64_t tokens : prompt->generated)
-      record.generation_tokens += tokens;
+      outcome.generation_tokens += tokens;
   }
-  parts_.metrics.count_request(record);
+  parts_.metrics.count_request(outcome);
+  note_outcome();
   drop_tickets();
 }
 
-/// In the background: a ticket's death may have to wait for the engine's thread, and this thread serves others.
+/// At once the engine is told to stop, however busy the background is. The tickets die there: a death may have to wait
+/// for the engine's thread, and this thread serves others.
 void Generation::drop_tickets() {
+  for (const std::unique_ptr<Prompt>& prompt : prompts_)
+    if (prompt->ticket) prompt->ticket->cancel();
   parts_.exchange->background([self = shared_from_this()] {
     for (const std::unique_ptr<Prompt>& prompt : self->prompts_)
       prompt->ticket.reset();

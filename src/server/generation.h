@@ -63,6 +63,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void fail(const ApiError& error);
   void refuse(const ApiError& error);
   void leave();
+  void count_usage(const ChoiceUsage& usage);
+  void note_outcome() const;
   void drop_tickets();
 
   Parts parts_;
@@ -73,6 +75,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool is_attached_ = false;
   bool is_over_ = false;
   RequestTimes times_;
+  ChoiceUsage usage_;  ///< drafts of the choices that finished
 };
 
 }  // namespace tidepool

@@ -150,31 +150,31 @@ void Metrics::count_drafts(const ChoiceUsage& usage) {
   accepted_draft_tokens_ += static_cast<uint64_t>(usage.accepted_draft_tokens);
 }
 
-void Metrics::count_request(const RequestRecord& record) {
+void Metrics::count_request(const RequestOutcome& outcome) {
   const std::lock_guard lock(mutex_);
-  ++finished_.find(record.finish)->second;
+  ++finished_.find(outcome.finish)->second;
   const auto observe = [this](std::string_view name, std::chrono::steady_clock::duration time) {
     seconds_.find(name)->second.observe(Seconds(time).count());
   };
-  const RequestTimes& times = record.times;
-  observe("e2e_request_latency_seconds", record.end - times.arrival);
+  const RequestTimes& times = outcome.times;
+  observe("e2e_request_latency_seconds", outcome.end - times.arrival);
   if (times.start) observe("request_queue_time_seconds", *times.start - times.arrival);
   if (times.start && times.first_token) {
     observe("time_to_first_token_seconds", *times.first_token - times.arrival);
     observe("request_prefill_time_seconds", *times.first_token - *times.start);
     observe("request_decode_time_seconds", *times.last_token - *times.first_token);
     observe(kInferenceTime.name, *times.last_token - *times.start);
-    if (record.generation_tokens > 1) {
+    if (outcome.generation_tokens > 1) {
       observe("request_time_per_output_token_seconds",
-              (*times.last_token - *times.first_token) / (record.generation_tokens - 1));
+              (*times.last_token - *times.first_token) / (outcome.generation_tokens - 1));
     }
   }
-  tokens_.find("request_prompt_tokens")->second.observe(static_cast<double>(record.prompt_tokens));
-  tokens_.find("request_generation_tokens")->second.observe(static_cast<double>(record.generation_tokens));
-  tokens_.find("request_max_num_generation_tokens")->second.observe(static_cast<double>(record.generation_tokens));
-  tokens_.find("request_params_n")->second.observe(static_cast<double>(record.choices));
-  if (record.max_tokens > 0) {
-    tokens_.find("request_params_max_tokens")->second.observe(static_cast<double>(record.max_tokens));
+  tokens_.find("request_prompt_tokens")->second.observe(static_cast<double>(outcome.prompt_tokens));
+  tokens_.find("request_generation_tokens")->second.observe(static_cast<double>(outcome.generation_tokens));
+  tokens_.find("request_max_num_generation_tokens")->second.observe(static_cast<double>(outcome.generation_tokens));
+  tokens_.find("request_params_n")->second.observe(static_cast<double>(outcome.choices));
+  if (outcome.max_tokens > 0) {
+    tokens_.find("request_params_max_tokens")->second.observe(static_cast<double>(outcome.max_tokens));
   }
 }
 
@@ -232,6 +232,30 @@ void Metrics::write_counters(std::string& out) const {
   }
 }
 
+/// What becomes of KV that leaves RAM: an operator sees here that the disk refuses it.
+void Metrics::write_cache(std::string& out, const ServiceStatus& status) const {
+  const auto write = [&](std::string_view name, std::string_view type, std::string_view help, uint64_t value) {
+    write_head(out, name, type, help);
+    write_value(out, name, labels_, static_cast<double>(value));
+  };
+  write("tidepool:kv_evicted_blocks_total", "counter", "Blocks that left RAM for want of room.", status.evicted_pages);
+  if (!status.store) return;
+  const BlockStore::Stats& store = *status.store;
+  write("tidepool:store_bytes", "gauge", "Size of the cache's folder.", store.disk_bytes);
+  write("tidepool:store_queued", "gauge", "Records that wait to be written.", store.queued);
+  write_head(out, "tidepool:store_records", "gauge", "Records in the cache's folder, by kind.");
+  for (const auto& [kind, count] : {std::pair("block", store.blocks), std::pair("snapshot", store.snapshots)}) {
+    write_value(out, "tidepool:store_records", fmt::format("{},kind=\"{}\"", labels_, kind),
+                static_cast<double>(count));
+  }
+  write("tidepool:store_written_bytes_total", "counter", "Bytes of records written.", store.written_bytes);
+  write("tidepool:store_dropped_writes_total", "counter",
+        "Records that were not written: the queue was full, or the disk refused.", store.dropped_writes);
+  write("tidepool:store_bad_records_total", "counter", "Records whose checksum or version did not fit.",
+        store.bad_records);
+  write("tidepool:store_failing", "gauge", "1 when the disk refused the last write.", store.last_error.empty() ? 0 : 1);
+}
+
 void Metrics::write_histograms(std::string& out) const {
   const auto write = [&](const NamedHelp& histogram, const auto& table) {
     const std::string name = fmt::format("vllm:{}", histogram.name);
@@ -265,6 +289,7 @@ std::string Metrics::write(const Gauges& gauges) const {
   const std::lock_guard lock(mutex_);
   write_gauges(out, gauges);
   write_counters(out);
+  write_cache(out, gauges.service);
   write_histograms(out);
   write_http(out, gauges);
   return out;

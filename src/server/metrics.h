@@ -41,8 +41,8 @@ struct RequestTimes {
   std::optional<Time> last_token;
 };
 
-/// What a request came to, for the counters.
-struct RequestRecord {
+/// What a request came to, as its client saw it; the engine's own RequestRecord ends before the answer is written.
+struct RequestOutcome {
   RequestTimes times;
   std::chrono::steady_clock::time_point end;
   std::string_view finish;  ///< "stop", "length", "abort" or "error"
@@ -61,7 +61,7 @@ class Metrics {
   /// So many tokens of one request came at once, `gap` after those before them.
   void count_tokens(int64_t tokens, std::optional<std::chrono::steady_clock::duration> gap);
   void count_drafts(const ChoiceUsage& usage);
-  void count_request(const RequestRecord& record);
+  void count_request(const RequestOutcome& outcome);
   void count_http(std::string_view handler, std::string_view method, int status,
                   std::chrono::steady_clock::duration duration);
 
@@ -86,6 +86,7 @@ class Metrics {
   };
   void write_gauges(std::string& out, const Gauges& gauges) const;
   void write_counters(std::string& out) const;
+  void write_cache(std::string& out, const ServiceStatus& status) const;
   void write_histograms(std::string& out) const;
   void write_http(std::string& out, const Gauges& gauges) const;
 

@@ -258,7 +258,8 @@ class ResponseWriter final : public AnswerWriter {
     json.begin_object().field("input_tokens", input);
     json.key("input_tokens_details").begin_object().field("cached_tokens", tally_.cached_tokens()).end_object();
     json.field("output_tokens", output).key("output_tokens_details").begin_object();
-    json.field("reasoning_tokens", tally_.reasoning_tokens()).end_object();
+    write_output_details(json, tally_);
+    json.end_object();
     json.field("total_tokens", input + output);
     write_prompt_cache(json, tally_);
     json.end_object();
