@@ -308,6 +308,24 @@ ChatRequest read_chat(const JsonFields& body, ServiceRequest& request) {
   return chat;
 }
 
+/// `metadata.user_id` without the session that Claude Code puts into it, "user_1_account_2_session_3" or JSON with a
+/// member "session_id": sessions of one user begin with the same tools and instructions, and share them.
+std::string read_user(const JsonFields& body) {
+  const std::optional<JsonFields> metadata = body.object("metadata");
+  const std::string user = metadata ? metadata->string_or("user_id", "") : "";
+  if (!user.starts_with('{')) return user.substr(0, user.find("_session_"));
+  try {
+    const Json parts = parse_json(user);
+    Json lasting = Json::make_object();
+    for (const JsonMember& part : parts.as_object()) {
+      if (part.key != "session_id") lasting.set(part.key, part.value);
+    }
+    return write_json(lasting);
+  } catch (const Error&) {
+    return user;  // a name that happens to begin with a brace
+  }
+}
+
 }  // namespace
 
 ApiCall read_call(const Json& body, const ApiContext& context) {
@@ -319,7 +337,7 @@ ApiCall read_call(const Json& body, const ApiContext& context) {
   if (!request.max_tokens) fields.fail("max_tokens", "is missing");
   read_basic_sampling(fields, request.sampling);
   request.stops = read_stops(fields, "stop_sequences");
-  if (const std::optional<JsonFields> metadata = fields.object("metadata")) (void)metadata->string("user_id");
+  request.cache_salt = read_cache_salt(fields, read_user(fields));
   ChatRequest chat = read_chat(fields, request);
   WriterOptions options;
   options.is_stream = fields.flag("stream").value_or(false);

@@ -54,7 +54,6 @@ ApiCall read_call(const Json& body, const ApiContext& context) {
   request.max_tokens = read_max_tokens(fields);
   read_logprobs(fields, request);
   request.allows_parallel_calls = fields.flag("parallel_tool_calls").value_or(true);
-  if (request.cache_salt.empty()) request.cache_salt = fields.string_or("user_id", "");
 
   WriterOptions options;
   options.stream = read_stream_options(fields);

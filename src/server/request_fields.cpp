@@ -53,6 +53,12 @@ void read_basic_sampling(const JsonFields& body, SamplingParams& sampling) {
   if (const auto value = body.integer("top_k", -1)) sampling.top_k = *value;
 }
 
+std::string read_cache_salt(const JsonFields& body, std::string_view user) {
+  const std::string salt = body.string_or("cache_salt", "");
+  if (!salt.empty()) return "salt:" + salt;
+  return user.empty() ? std::string() : "user:" + std::string(user);
+}
+
 std::vector<std::string> read_stops(const JsonFields& body, std::string_view key) {
   std::vector<std::string> stops;
   const Json* value = body.find(key);
@@ -123,7 +129,7 @@ void read_openai_fields(const JsonFields& body, ServiceRequest& request) {
     body.fail("best_of", "is possible only when it equals n");
   }
   request.priority = static_cast<int>(body.integer("priority", INT32_MIN, INT32_MAX).value_or(0));
-  request.cache_salt = body.string_or("cache_salt", "");
+  request.cache_salt = read_cache_salt(body, body.string_or("user_id", ""));
   request.wants_exact_cache = body.flag("exact_cache").value_or(false);
 }
 

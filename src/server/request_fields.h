@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "server/answer.h"
 #include "server/generation.h"
@@ -21,8 +24,12 @@ inline constexpr size_t kStopsMax = 16;
 
 /// The fields that chat completions and completions share, OpenAI's and vLLM's: temperature, top_p, top_k, min_p,
 /// penalties, logit_bias, seed, stop, stop_token_ids, ignore_eos, min_tokens, include_stop_str_in_output,
-/// skip_special_tokens, n, best_of, priority, cache_salt, exact_cache. `request` holds the defaults.
+/// skip_special_tokens, n, best_of, priority, cache_salt, user_id, exact_cache. `request` holds the defaults.
 void read_openai_fields(const JsonFields& body, ServiceRequest& request);
+
+/// What keeps a request's cache apart from others': `cache_salt`, or else the user. Which of the two is part of it, so
+/// that no user's name is another's salt. Empty without both.
+[[nodiscard]] std::string read_cache_salt(const JsonFields& body, std::string_view user);
 
 /// temperature, top_p and top_k.
 void read_basic_sampling(const JsonFields& body, SamplingParams& sampling);

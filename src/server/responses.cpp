@@ -175,6 +175,7 @@ ApiCall read_call(const Json& body, const ApiContext& context) {
   read_logprobs(fields, request);
   request.max_tokens = fields.integer("max_output_tokens", 1);
   request.allows_parallel_calls = fields.flag("parallel_tool_calls").value_or(true);
+  request.cache_salt = read_cache_salt(fields, fields.string_or("user_id", ""));
   (void)fields.flag("store");
   keep_echoes(fields, request, options);
   options.is_stream = fields.flag("stream").value_or(false);
