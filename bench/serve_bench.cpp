@@ -124,7 +124,8 @@ std::string request_text(const Plan& plan, size_t number) {
   const std::string body = fmt::format(
       R"({{"model":"{}","prompt":"client {}","max_tokens":{},"ignore_eos":true,"stream":true,"temperature":1}})",
       plan.model, number, plan.tokens);
-  return fmt::format("POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Length: {}\r\n\r\n{}", body.size(), body);
+  return fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}", body.size(),
+                     body);
 }
 
 Result run_clients(const Plan& plan) {

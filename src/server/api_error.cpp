@@ -56,6 +56,14 @@ std::string_view anthropic_type(const ApiError& error) {
 
 }  // namespace
 
+ApiError make_error(int status, std::string message, std::string code) {
+  ApiError error;
+  error.status = status;
+  error.message = std::move(message);
+  error.code = std::move(code);
+  return error;
+}
+
 ApiError refused_error(const Error& error) {
   ApiError result;
   result.status = 400;

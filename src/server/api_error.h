@@ -33,6 +33,7 @@ class ApiRefusal : public std::runtime_error {
   ApiError error_;
 };
 
+[[nodiscard]] ApiError make_error(int status, std::string message, std::string code = "");
 /// What a client is told of an error that came before its request was queued. What is not the client's fault is not
 /// told in detail: the message could name files.
 [[nodiscard]] ApiError refused_error(const Error& error);

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <mutex>
 #include <utility>
 
 #include "base/log.h"
+#include "server/access.h"
 #include "server/anthropic_messages.h"
 #include "server/api_error.h"
 #include "server/chat_completions.h"
@@ -33,19 +35,14 @@ constexpr std::string_view kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// A version to come may be longer than the 55 of today.
+constexpr size_t kTraceBytesMax = 256;
+
 constexpr std::string_view kAllowedHeaders =
     "authorization, content-type, x-api-key, x-request-id, traceparent, anthropic-version, anthropic-beta, "
     "anthropic-dangerous-direct-browser-access, x-stainless-arch, x-stainless-lang, x-stainless-os, "
     "x-stainless-package-version, x-stainless-runtime, x-stainless-runtime-version, x-stainless-retry-count, "
     "x-stainless-timeout";
-
-/// Whether they are the same, in a time that tells nothing of where they differ.
-bool is_same_secret(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i)
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned>(static_cast<unsigned char>(b[i % b.size()]));
-  return difference == 0;
-}
 
 bool has_prefix_folder(std::string_view path, std::string_view folder) {
   return path.starts_with(folder) && path.size() > folder.size() && path[folder.size()] == '/';
@@ -61,29 +58,9 @@ std::string_view route_path(std::string_view path) {
   return path;
 }
 
-ApiError refusal(int status, std::string message, std::string code = "") {
-  ApiError error;
-  error.status = status;
-  error.message = std::move(message);
-  error.code = std::move(code);
-  return error;
-}
-
 /// What a client sent, fit for a line of JSON.
 std::string logged(std::string_view text) {
   return replace_invalid_utf8(printable(text));
-}
-
-/// "http://127.0.0.1:8000" without the scheme is what the Host header says, when a page asks where it came from.
-bool is_same_origin(std::string_view origin, const HttpRequest& request) {
-  const std::string* host = request.find_header("host");
-  const size_t scheme = origin.find("://");
-  return host != nullptr && scheme != std::string_view::npos && is_same_header(origin.substr(scheme + 3), *host);
-}
-
-/// Pages without an origin of their own, which any page can make, say "null".
-bool is_web_origin(std::string_view origin) {
-  return origin.starts_with("http://") || origin.starts_with("https://") || origin == "null";
 }
 
 }  // namespace
@@ -91,17 +68,17 @@ bool is_web_origin(std::string_view origin) {
 struct ApiServer::Impl {
   explicit Impl(ApiServerOptions given)
       : options(std::move(given)),
+        access(options.http.host, options.api_key, options.allowed_origins),
         metrics(options.model_names.front()),
         created(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                     .count()) {}
 
-  /// What a route does; `name` is the model or other last part of the path.
   using Handle = void (Impl::*)(const ExchangePtr& exchange);
   using ReadCall = ApiCall (*)(const Json& body, const ApiContext& context);
   struct Route {
     std::string_view path;
     std::string_view method;
-    bool is_open = false;  ///< needs no key
+    bool is_open = false;  ///< a probe: needs no key, by whatever name it asks
     Handle handle = nullptr;
     ReadCall read_call = nullptr;  ///< of a dialect; or `handle`
   };
@@ -109,11 +86,11 @@ struct ApiServer::Impl {
 
   void handle(const ExchangePtr& exchange);
   void dispatch(const ExchangePtr& exchange);
-  [[nodiscard]] const Route* find_route(const ExchangePtr& exchange) const;
-  void check_origin(const HttpRequest& request) const;
-  void check_key(const HttpRequest& request) const;
+  [[nodiscard]] const Route& find_route(const HttpRequest& request) const;
+  [[nodiscard]] std::optional<HttpAnswer> check_head(const HttpRequest& request) const;
   [[nodiscard]] std::vector<HttpHeader> common_headers(const HttpRequest& request) const;
   void answer(const ExchangePtr& exchange, HttpAnswer answer) const;
+  [[nodiscard]] HttpAnswer refusal_answer(const HttpRequest& request, const ApiError& error) const;
   void refuse(const ExchangePtr& exchange, const ApiError& error) const;
   void observe(const HttpRequest& request, const HttpOutcome& outcome);
 
@@ -137,6 +114,7 @@ struct ApiServer::Impl {
   [[nodiscard]] bool try_asset(const ExchangePtr& exchange) const;
 
   ApiServerOptions options;
+  AccessRules access;
   Metrics metrics;
   IdSource ids;
   int64_t created;
@@ -157,6 +135,25 @@ ErrorDialect dialect_of(const HttpRequest& request) {
   const bool is_anthropic = path == "/messages" || path.starts_with("/messages/") ||
                             (path.starts_with("/models") && request.find_header("anthropic-version") != nullptr);
   return is_anthropic ? ErrorDialect::kAnthropic : ErrorDialect::kOpenAi;
+}
+
+/// 413 for a body that may become large, where none belongs.
+void check_small(const HttpRequest& request, size_t bytes_max) {
+  const std::string* length = request.find_header("content-length");
+  size_t bytes = 0;
+  if (length != nullptr) std::from_chars(length->data(), length->data() + length->size(), bytes);
+  if (bytes <= bytes_max && request.find_header("transfer-encoding") == nullptr) return;
+  throw ApiRefusal(make_error(413, "nothing here takes a body of that size"));
+}
+
+/// A file of the page; null pointer when the path is none.
+const WebAsset* find_asset(const HttpRequest& request) {
+  if (request.method != "GET" && request.method != "HEAD") return nullptr;
+  const std::string_view path = request.path == "/" ? "/index.html" : std::string_view(request.path);
+  for (const WebAsset& asset : web_assets()) {
+    if (asset.path == path) return &asset;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -206,15 +203,30 @@ void ApiServer::Impl::dispatch(const ExchangePtr& exchange) {
     return answer(exchange, std::move(preflight));
   }
   if (try_asset(exchange)) return;
-  const Route* route = find_route(exchange);
-  if (!route->is_open) check_key(request);
-  check_origin(request);
-  if (route->read_call != nullptr) return generate(exchange, route->read_call);
-  (this->*route->handle)(exchange);
+  const Route& route = find_route(request);
+  if (route.read_call != nullptr) return generate(exchange, route.read_call);
+  (this->*route.handle)(exchange);
 }
 
-const ApiServer::Impl::Route* ApiServer::Impl::find_route(const ExchangePtr& exchange) const {
-  const HttpRequest& request = exchange->request();
+/// Before a body is read: nobody without the key takes memory.
+std::optional<HttpAnswer> ApiServer::Impl::check_head(const HttpRequest& request) const {
+  try {
+    const bool is_page = request.method == "OPTIONS" || find_asset(request) != nullptr;
+    const bool is_open = is_page || find_route(request).is_open;
+    if (is_open) {
+      check_small(request, options.http.small_body_bytes);
+    } else {
+      access.check_key(request);
+      access.check_host(request);
+    }
+    if (!is_page) access.check_origin(request);
+    return std::nullopt;
+  } catch (const ApiRefusal& refused) {
+    return refusal_answer(request, refused.error());
+  }
+}
+
+const ApiServer::Impl::Route& ApiServer::Impl::find_route(const HttpRequest& request) const {
   const std::string_view path = route_path(request.path);
   bool is_known_path = false;
   for (const Route& route : routes()) {
@@ -222,56 +234,31 @@ const ApiServer::Impl::Route* ApiServer::Impl::find_route(const ExchangePtr& exc
     const bool is_match =
         route.path.ends_with('*') ? path.starts_with(head) && path.size() > head.size() : path == route.path;
     if (!is_match) continue;
-    if (route.method == request.method) return &route;
+    if (route.method == request.method) return route;
     is_known_path = true;
   }
   if (is_known_path)
-    throw ApiRefusal(refusal(405, fmt::format("{} is not possible here", printable(request.method, 20))));
-  throw ApiRefusal(refusal(404, fmt::format("there is nothing at {}", printable(request.path))));
-}
-
-/// A web page from elsewhere can send requests to a server on the user's machine, though it cannot read the answers:
-/// enough to keep the model busy.
-void ApiServer::Impl::check_origin(const HttpRequest& request) const {
-  const std::string* origin = request.find_header("origin");
-  if (origin == nullptr || !is_web_origin(*origin) || is_same_origin(*origin, request)) return;
-  for (const std::string& allowed : options.allowed_origins) {
-    if (allowed == "*" || allowed == *origin) return;
-  }
-  throw ApiRefusal(refusal(403, "pages of this origin may not ask; --allowed-origins lets them"));
-}
-
-void ApiServer::Impl::check_key(const HttpRequest& request) const {
-  if (options.api_key.empty()) return;
-  const std::string* key = request.find_header("x-api-key");
-  if (key != nullptr && is_same_secret(*key, options.api_key)) return;
-  const std::string* authorization = request.find_header("authorization");
-  constexpr std::string_view kScheme = "Bearer ";
-  if (authorization != nullptr && authorization->size() >= kScheme.size() &&
-      is_same_header(std::string_view(*authorization).substr(0, kScheme.size()), kScheme) &&
-      is_same_secret(std::string_view(*authorization).substr(kScheme.size()), options.api_key)) {
-    return;
-  }
-  throw ApiRefusal(refusal(401, "the API key is missing or wrong: send \"Authorization: Bearer KEY\" or \"x-api-key\"",
-                           "invalid_api_key"));
+    throw ApiRefusal(make_error(405, fmt::format("{} is not possible here", printable(request.method, 20))));
+  throw ApiRefusal(make_error(404, fmt::format("there is nothing at {}", printable(request.path))));
 }
 
 std::vector<HttpHeader> ApiServer::Impl::common_headers(const HttpRequest& request) const {
   std::vector<HttpHeader> headers;
   if (dialect_of(request) == ErrorDialect::kAnthropic) headers.push_back({"request-id", request.id});
+  // Who sends a trace's id finds it on the answer, whatever stands between.
+  const std::string* trace = request.find_header("traceparent");
+  if (trace != nullptr && trace->size() <= kTraceBytesMax) headers.push_back({"traceparent", *trace});
   const Service* serving = service.load(std::memory_order_acquire);
   if (serving != nullptr && !serving->script_name().empty()) {
     const std::string name = serving->script_name();  // whose folders are nobody's business
     headers.push_back({"x-tidepool-script", name.substr(name.rfind('/') + 1)});
   }
   const std::string* origin = request.find_header("origin");
-  if (origin == nullptr || options.allowed_origins.empty()) return headers;
+  if (origin == nullptr || !access.has_allowed_origins()) return headers;
   headers.push_back({"Vary", "Origin"});
-  const bool is_allowed = std::ranges::any_of(
-      options.allowed_origins, [&](const std::string& allowed) { return allowed == "*" || allowed == *origin; });
-  if (!is_allowed) return headers;
+  if (!access.is_allowed_origin(*origin)) return headers;
   headers.push_back({"Access-Control-Allow-Origin", *origin});
-  headers.push_back({"Access-Control-Expose-Headers", "x-request-id, request-id, retry-after"});
+  headers.push_back({"Access-Control-Expose-Headers", "x-request-id, request-id, retry-after, traceparent"});
   if (request.method == "OPTIONS") {
     headers.push_back({"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"});
     headers.push_back({"Access-Control-Allow-Headers", std::string(kAllowedHeaders)});
@@ -286,9 +273,15 @@ void ApiServer::Impl::answer(const ExchangePtr& exchange, HttpAnswer answer) con
   exchange->respond(std::move(answer));
 }
 
+HttpAnswer ApiServer::Impl::refusal_answer(const HttpRequest& request, const ApiError& error) const {
+  HttpAnswer refused = error_answer(error, dialect_of(request), request.id);
+  const std::vector<HttpHeader> headers = common_headers(request);
+  refused.headers.insert(refused.headers.end(), headers.begin(), headers.end());
+  return refused;
+}
+
 void ApiServer::Impl::refuse(const ExchangePtr& exchange, const ApiError& error) const {
-  const HttpRequest& request = exchange->request();
-  answer(exchange, error_answer(error, dialect_of(request), request.id));
+  exchange->respond(refusal_answer(exchange->request(), error));
 }
 
 void ApiServer::Impl::observe(const HttpRequest& request, const HttpOutcome& outcome) {
@@ -310,7 +303,9 @@ void ApiServer::Impl::observe(const HttpRequest& request, const HttpOutcome& out
   json.field("peer", request.peer).field("method", logged(request.method)).field("path", logged(request.path));
   json.field("status", outcome.status).field("bytes", static_cast<int64_t>(outcome.bytes_sent));
   json.key("seconds").number(std::chrono::duration<double>(outcome.duration).count());
-  json.field("complete", outcome.is_complete).end_object();
+  json.field("complete", outcome.is_complete);
+  if (!outcome.note.empty()) json.key("generation").raw(outcome.note);
+  json.end_object();
   line += '\n';
   options.access_log(line);
 }
@@ -330,10 +325,10 @@ std::string ApiServer::Impl::checked_model(const Json& body, ErrorDialect dialec
   if (std::ranges::find(options.model_names, model) != options.model_names.end()) return model;
   // Clients made for Anthropic's models ask for them by name in places that cannot be configured.
   if (dialect == ErrorDialect::kAnthropic && model.starts_with("claude")) return model;
-  ApiError error = refusal(404,
-                           fmt::format("there is no model \"{}\" here; this one is called \"{}\"", printable(model),
-                                       options.model_names.front()),
-                           "model_not_found");
+  ApiError error = make_error(404,
+                              fmt::format("there is no model \"{}\" here; this one is called \"{}\"", printable(model),
+                                          options.model_names.front()),
+                              "model_not_found");
   error.param = "model";
   throw ApiRefusal(std::move(error));
 }
@@ -460,7 +455,7 @@ void ApiServer::Impl::list_models(const ExchangePtr& exchange) {
 void ApiServer::Impl::show_model(const ExchangePtr& exchange) {
   const std::string_view id = route_path(exchange->request().path).substr(std::string_view("/models/").size());
   if (std::ranges::find(options.model_names, id) == options.model_names.end()) {
-    throw ApiRefusal(refusal(404, fmt::format("there is no model \"{}\" here", printable(id)), "model_not_found"));
+    throw ApiRefusal(make_error(404, fmt::format("there is no model \"{}\" here", printable(id)), "model_not_found"));
   }
   const Service* serving = service.load(std::memory_order_acquire);
   HttpAnswer result;
@@ -469,7 +464,7 @@ void ApiServer::Impl::show_model(const ExchangePtr& exchange) {
 }
 
 void ApiServer::Impl::stored_response(const ExchangePtr& exchange) {
-  refuse(exchange, refusal(404, "responses are not stored here: send the whole conversation each time"));
+  refuse(exchange, make_error(404, "responses are not stored here: send the whole conversation each time"));
 }
 
 void ApiServer::Impl::tokenize(const ExchangePtr& exchange) {
@@ -503,21 +498,16 @@ void ApiServer::Impl::count_tokens(const ExchangePtr& exchange) {
 }
 
 bool ApiServer::Impl::try_asset(const ExchangePtr& exchange) const {
-  const HttpRequest& request = exchange->request();
-  if (request.method != "GET" && request.method != "HEAD") return false;
-  const std::string_view path = request.path == "/" ? "/index.html" : std::string_view(request.path);
-  for (const WebAsset& asset : web_assets()) {
-    if (asset.path != path) continue;
-    HttpAnswer page;
-    page.content_type = asset.content_type;
-    page.body = asset.bytes;
-    page.headers = {{"Content-Security-Policy", std::string(kPagePolicy)},
-                    {"X-Content-Type-Options", "nosniff"},
-                    {"Cache-Control", "no-cache"}};
-    answer(exchange, std::move(page));
-    return true;
-  }
-  return false;
+  const WebAsset* asset = find_asset(exchange->request());
+  if (asset == nullptr) return false;
+  HttpAnswer page;
+  page.content_type = asset->content_type;
+  page.body = asset->bytes;
+  page.headers = {{"Content-Security-Policy", std::string(kPagePolicy)},
+                  {"X-Content-Type-Options", "nosniff"},
+                  {"Cache-Control", "no-cache"}};
+  answer(exchange, std::move(page));
+  return true;
 }
 
 // --- ApiServer ------------------------------------------------------------------------------------------------------
@@ -526,7 +516,8 @@ ApiServer::ApiServer(ApiServerOptions options) : impl_(std::make_unique<Impl>(st
   Impl& impl = *impl_;
   impl.http = std::make_unique<HttpServer>(
       impl.options.http, [&impl](const ExchangePtr& exchange) { impl.handle(exchange); },
-      [&impl](const HttpRequest& request, const HttpOutcome& outcome) { impl.observe(request, outcome); });
+      [&impl](const HttpRequest& request, const HttpOutcome& outcome) { impl.observe(request, outcome); },
+      [&impl](const HttpRequest& request) { return impl.check_head(request); });
 }
 
 ApiServer::~ApiServer() {

@@ -164,6 +164,92 @@ TEST_F(ApiServerTest, PagesFromElsewhereMayNotAskUnlessAllowed) {
   EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"Origin", "https://www.example.com"}}).status, 403);
 }
 
+/// A page at evil.example whose name was made to point here says so in Host and in Origin alike.
+TEST_F(ApiServerTest, NamesThatAreNotThisMachinesAreRefusedWhereNothingElseProtects) {
+  ApiServerOptions local = options();
+  local.allowed_origins = {"https://chat.example.com"};
+  serve(local);
+  const auto status = [this](const std::string& host, const std::string& path = "/v1/models") {
+    return ask(port(), "GET", path, "", {{"Host", host}}).status;
+  };
+  for (const std::string own : {"localhost", "LocalHost:9000", "localhost.", "127.0.0.1:8000", "[::1]:8000", "[::1]",
+                                "chat.example.com", "chat.example.com:443"})
+    EXPECT_EQ(status(own), 200) << own;
+  for (const std::string foreign : {"evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.nip.io",
+                                    "example.com", "192.168.0.7:8000", "[::2]:8000", "[", "[]", ":8000", ".", ""})
+    EXPECT_EQ(status(foreign), 403) << foreign;
+  EXPECT_EQ(status("evil.example", "/health"), 200);
+  EXPECT_EQ(status("evil.example", "/metrics"), 200);
+  const Response rebound = ask(port(), "POST", "/v1/messages", "{}",
+                               {{"Host", "evil.example:8000"}, {"Origin", "http://evil.example:8000"}});
+  EXPECT_EQ(rebound.status, 403);
+  EXPECT_THAT(rebound.body, HasSubstr("evil.example"));
+  EXPECT_THAT(rebound.body, HasSubstr("--allowed-origins"));
+}
+
+TEST_F(ApiServerTest, WithAKeyOrOnANetworkAnyNameMayBeUsed) {
+  ApiServerOptions keyed = options();
+  keyed.api_key = "secret";
+  serve(keyed);
+  EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"Host", "box.example"}, {"x-api-key", "secret"}}).status, 200);
+  ApiServerOptions everywhere = options();
+  everywhere.http.host = "0.0.0.0";
+  serve(everywhere);
+  EXPECT_EQ(ask(port(), "GET", "/v1/models", "", {{"Host", "box.example"}}).status, 200);
+}
+
+TEST_F(ApiServerTest, ThoseWithoutTheKeyAreRefusedBeforeTheirBody) {
+  ApiServerOptions keyed = options();
+  keyed.api_key = "secret";
+  serve(keyed);
+  Client client(port());
+  client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+  const Response refused = client.read_response();
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_THAT(refused.body, HasSubstr("invalid_api_key"));
+}
+
+TEST_F(ApiServerTest, WhatNeedsNoKeyTakesNoLargeBody) {
+  serve(options());
+  const std::string large(100'000, 'a');
+  for (const auto& [method, path] : {std::pair("OPTIONS", "/v1/models"), std::pair("GET", "/"),
+                                     std::pair("POST", "/ping"), std::pair("GET", "/metrics")}) {
+    EXPECT_EQ(ask(port(), method, path, large).status, 413) << path;
+  }
+  EXPECT_EQ(ask(port(), "GET", "/metrics", "", {{"Transfer-Encoding", "chunked"}}).status, 413);
+  EXPECT_EQ(ask(port(), "POST", "/ping", "{}").status, 200);
+}
+
+/// Salts and users are two name spaces, and the same in every dialect.
+TEST_F(ApiServerTest, EveryDialectKeepsCachesApart) {
+  serve(options());
+  service.at_submit = [this](size_t request) {
+    service.start(request);
+    service.finish(request);
+    service.end(request);
+  };
+  size_t count = 0;
+  const auto salt = [&](const Dialect& dialect, const std::string& fields) {
+    EXPECT_EQ(ask(port(), "POST", dialect.path, dialect.body + fields + "}").status, 200) << dialect.name << fields;
+    return service.request(count++).request.cache_salt;
+  };
+  for (const Dialect& dialect : dialects()) {
+    const bool is_messages = dialect.name == "messages";
+    const auto user = [&](const std::string& name) {
+      return is_messages ? R"(,"metadata":{"user_id":")" + name + R"("})" : R"(,"user_id":")" + name + "\"";
+    };
+    EXPECT_EQ(salt(dialect, ""), "") << dialect.name;
+    EXPECT_EQ(salt(dialect, R"(,"cache_salt":"x")"), "salt:x") << dialect.name;
+    EXPECT_EQ(salt(dialect, user("x")), "user:x") << dialect.name;
+    EXPECT_EQ(salt(dialect, R"(,"cache_salt":"y")" + user("x")), "salt:y") << dialect.name;
+  }
+  const Dialect& messages = dialects()[3];
+  EXPECT_EQ(salt(messages, R"(,"metadata":{"user_id":"user_1_account_2_session_3"})"), "user:user_1_account_2");
+  EXPECT_EQ(salt(messages, R"(,"metadata":{"user_id":"{\"device_id\":\"d\",\"session_id\":\"s\"}"})"),
+            R"(user:{"device_id": "d"})");
+  EXPECT_EQ(salt(messages, R"(,"metadata":{"user_id":"{x"})"), "user:{x");
+}
+
 TEST_F(ApiServerTest, OtherModelsAreNotFoundButClaudesNamesAre) {
   serve(options());
   const Response unknown =
@@ -306,6 +392,25 @@ TEST_F(ApiServerTest, AClientThatLeavesStopsItsRequestInEveryDialectAndState) {
   EXPECT_THAT(ask(port(), "GET", "/metrics").body, HasSubstr("finished_reason=\"abort\"} " + std::to_string(count)));
 }
 
+/// The body is read on another thread than the one that hears of the client's going.
+TEST_F(ApiServerTest, AClientMayLeaveWhileItsLargeBodyIsBeingRead) {
+  serve(options());
+  std::string body = R"({"model":"other","list":[0)";
+  for (int i = 0; i < 2'000'000; ++i)
+    body += ",1";
+  body += "]}";
+  for (int i = 0; i < 6; ++i) {
+    Client client(port());
+    ASSERT_TRUE(client.send_request("POST", "/v1/completions", body));
+    while (server->http().open_exchanges() == 0)
+      std::this_thread::yield();
+    client.reset();
+    while (server->http().open_exchanges() > 0)
+      std::this_thread::yield();
+  }
+  EXPECT_EQ(ask(port(), "POST", "/v1/completions", body).status, 404);
+}
+
 TEST_F(ApiServerTest, AQuietPrefillIsKeptAlive) {
   ApiServerOptions quick = options();
   quick.http.keep_alive_interval = milliseconds(10);
@@ -355,8 +460,9 @@ TEST_F(ApiServerTest, TheAccessLogHasNoTextButTheTrace) {
   };
   serve(logged);
   const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-  (void)ask(port(), "POST", "/v1/chat/completions?key=1", R"({"model":"private words"})",
-            {{"traceparent", trace}, {"x-request-id", "id\"1"}});
+  const Response refused = ask(port(), "POST", "/v1/chat/completions?key=1", R"({"model":"private words"})",
+                               {{"traceparent", trace}, {"x-request-id", "id\"1"}});
+  EXPECT_EQ(refused.header("traceparent"), trace);
   server.reset();
   const std::lock_guard lock(mutex);
   const Json line = parse_json(log);
@@ -365,6 +471,104 @@ TEST_F(ApiServerTest, TheAccessLogHasNoTextButTheTrace) {
   EXPECT_EQ(line.find("path")->as_string(), "/v1/chat/completions");
   EXPECT_EQ(line.find("status")->try_int64(), 404);
   EXPECT_THAT(log, Not(HasSubstr("private")));
+}
+
+TEST_F(ApiServerTest, TheAccessLogTellsOfCacheAndDrafts) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  ApiServerOptions logged = options();
+  logged.access_log = [&](std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  };
+  serve(logged);
+  service.usage.accepted_draft_tokens = 3;
+  service.usage.rejected_draft_tokens = 1;
+  service.at_submit = [this](size_t request) {
+    service.start(request, 10, 6);
+    service.say(request, Kind::kContent, "private words");
+    service.finish(request);
+    service.end(request);
+  };
+  for (const std::string stream : {"true", "false"})
+    EXPECT_EQ(ask(port(), "POST", dialects()[0].path, dialects()[0].body + ",\"stream\":" + stream + "}").status, 200);
+  service.at_submit = {};
+  Client client(port());
+  client.send_request("POST", dialects()[0].path, dialects()[0].body + "}");
+  service.start(service.wait_for_requests(3), 10, 6);
+  client.close();
+  service.wait_for_drop(2);
+  server.reset();
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(lines.size(), 3U);
+  for (const std::string& line : lines) {
+    const Json parsed = parse_json(line);
+    const Json& generation = *parsed.find("generation");
+    const bool is_complete = parsed.find("complete")->as_bool();
+    EXPECT_EQ(is_complete, &line != &lines[2]);
+    EXPECT_EQ(generation.find("completion_tokens")->try_int64(), is_complete ? 1 : 0);
+    if (is_complete) {
+      EXPECT_EQ(write_json(*generation.find("cache")),
+                R"({"tier": "pages", "hit": 6, "replayed": 0, "end": "not_seen"})");
+    }
+    EXPECT_EQ(generation.find("drafts")->find("accepted")->try_int64(), is_complete ? 3 : 0);
+    EXPECT_EQ(generation.find("drafts")->find("rejected")->try_int64(), is_complete ? 1 : 0);
+    EXPECT_THAT(line, Not(HasSubstr("private")));
+  }
+}
+
+TEST_F(ApiServerTest, UsageTellsOfDraftsInOpenAisDialects) {
+  serve(options());
+  service.usage.accepted_draft_tokens = 3;
+  service.usage.rejected_draft_tokens = 1;
+  service.at_submit = [this](size_t request) {
+    service.start(request);
+    service.finish(request);
+    service.end(request);
+  };
+  for (size_t i = 0; i < 3; ++i) {
+    const Json whole = ask(port(), "POST", dialects()[i].path, dialects()[i].body + "}").json();
+    const Json* details = whole.find("usage")->find(i == 2 ? "output_tokens_details" : "completion_tokens_details");
+    ASSERT_NE(details, nullptr) << dialects()[i].name;
+    EXPECT_EQ(details->find("accepted_prediction_tokens")->try_int64(), 3) << dialects()[i].name;
+    EXPECT_EQ(details->find("rejected_prediction_tokens")->try_int64(), 1) << dialects()[i].name;
+  }
+  EXPECT_EQ(metric("vllm:spec_decode_num_draft_tokens_total"), 12);
+  EXPECT_EQ(metric("vllm:spec_decode_num_accepted_tokens_total"), 9);
+}
+
+TEST_F(ApiServerTest, AFullContextEndsAsALimitDoes) {
+  serve(options());
+  service.at_submit = [this](size_t request) {
+    service.start(request);
+    service.say(request, Kind::kContent, "as far as it goes");
+    service.finish(request, FinishReason::kContextFull);
+    service.end(request);
+  };
+  const std::vector<std::string> marks = {R"("finish_reason":"length")", R"("finish_reason":"length")",
+                                          R"("status":"incomplete")", R"("stop_reason":"max_tokens")"};
+  for (size_t i = 0; i < dialects().size(); ++i)
+    EXPECT_THAT(ask(port(), "POST", dialects()[i].path, dialects()[i].body + "}").body, HasSubstr(marks[i]));
+}
+
+TEST_F(ApiServerTest, MetricsTellOfTheStore) {
+  serve(options());
+  EXPECT_THAT(ask(port(), "GET", "/metrics").body, Not(HasSubstr("tidepool:store_")));
+  service.evicted_pages = 4;
+  BlockStore::Stats store;
+  store.blocks = 7;
+  store.disk_bytes = 5000;
+  store.dropped_writes = 2;
+  store.bad_records = 1;
+  store.last_error = "/secret/path: No space left on device";
+  service.store = store;
+  EXPECT_EQ(metric("tidepool:kv_evicted_blocks_total"), 4);
+  EXPECT_EQ(metric("tidepool:store_bytes"), 5000);
+  EXPECT_EQ(metric("tidepool:store_records"), 7);
+  EXPECT_EQ(metric("tidepool:store_dropped_writes_total"), 2);
+  EXPECT_EQ(metric("tidepool:store_bad_records_total"), 1);
+  EXPECT_EQ(metric("tidepool:store_failing"), 1);
+  EXPECT_THAT(ask(port(), "GET", "/metrics").body, Not(HasSubstr("secret")));
 }
 
 TEST_F(ApiServerTest, MetricsCountWhatWasAskedAndAnswered) {

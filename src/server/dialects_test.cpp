@@ -166,6 +166,13 @@ TEST_F(DialectsTest, ChatLogprobsAreSplitWhereReasoningEndsAndJoin) {
   EXPECT_EQ(streamed, tokens);
 }
 
+TEST_F(DialectsTest, ChatGivesTheIdsOfItsTokensWhenAsked) {
+  const Json whole =
+      post("/v1/chat/completions", user("endless") + R"(,"max_tokens":6,"return_token_ids":true})").json();
+  EXPECT_EQ(at(whole, "choices", 0, "token_ids").as_array().size(), 6U);
+  EXPECT_EQ(post("/v1/chat/completions", user("words") + "}").body.find("token_ids"), std::string::npos);
+}
+
 TEST_F(DialectsTest, ChatGoesOnWithTheLastMessage) {
   const Json whole =
       post("/v1/chat/completions",
