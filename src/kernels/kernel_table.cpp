@@ -48,6 +48,8 @@ constexpr KernelTable make_avx512bf16() {
   table.linear_fp8 = avx512bf16::linear_fp8;
   table.linear_fp4 = avx512bf16::linear_fp4;
   table.linear_bf16 = avx512bf16::linear_bf16;
+  table.packed_bytes = avx512bf16::packed_bytes;
+  table.pack_inputs = avx512bf16::pack_inputs;
   table.sparse_attention = avx512bf16::sparse_attention;
   table.index_scores = avx512bf16::index_scores;
   return table;
@@ -62,6 +64,9 @@ constexpr KernelTable make_amx() {
   table.linear_fp8 = amx::linear_fp8;
   table.linear_fp4 = amx::linear_fp4;
   table.linear_bf16 = amx::linear_bf16;
+  // Tiles have an order of their own, and put the rows in it by themselves.
+  table.packed_bytes = nullptr;
+  table.pack_inputs = nullptr;
   return table;
 }
 constexpr KernelTable kAmx = make_amx();

@@ -28,6 +28,20 @@ struct LinearArgs {
   size_t y_stride = 0;
   size_t out_begin = 0;
   size_t out_end = 0;
+  /// What the table's pack_inputs made of these rows, or null.
+  const std::byte* packed_x = nullptr;
+};
+
+/// Rows of x to be put in the order in which products with weights of `format` read them.
+struct PackArgs {
+  MatrixFormat format = MatrixFormat::kFloat32;
+  const float* x = nullptr;
+  size_t x_stride = 0;
+  size_t in = 0;
+  size_t rows = 0;
+  size_t begin = 0;  ///< rows [begin, end) are packed
+  size_t end = 0;
+  std::byte* packed = nullptr;  ///< packed_bytes(format, rows, in) bytes, on a 64-byte boundary
 };
 
 /// Rows of the KV cache in one format, each found by its own pointer.
@@ -109,6 +123,11 @@ struct KernelTable {
   void (*linear_fp4)(const LinearArgs& args) noexcept;
   void (*linear_bf16)(const LinearArgs& args) noexcept;
   void (*linear_f32)(const LinearArgs& args) noexcept;
+
+  /// What all rows of x take when packed; 0 where packing them beforehand would gain nothing. Null in tables that never
+  /// do it, as is pack_inputs. Results are those of rows that were not packed.
+  size_t (*packed_bytes)(MatrixFormat format, size_t rows, size_t in) noexcept = nullptr;
+  void (*pack_inputs)(const PackArgs& args) noexcept = nullptr;
 
   void (*sparse_attention)(const AttentionArgs& args) noexcept;
   void (*index_scores)(const IndexScoreArgs& args) noexcept;

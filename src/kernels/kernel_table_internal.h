@@ -47,6 +47,8 @@ namespace avx512bf16 {
 void linear_fp8(const LinearArgs& args) noexcept;
 void linear_fp4(const LinearArgs& args) noexcept;
 void linear_bf16(const LinearArgs& args) noexcept;
+size_t packed_bytes(MatrixFormat format, size_t rows, size_t in) noexcept;
+void pack_inputs(const PackArgs& args) noexcept;
 void sparse_attention(const AttentionArgs& args) noexcept;
 void index_scores(const IndexScoreArgs& args) noexcept;
 }  // namespace avx512bf16

@@ -145,5 +145,21 @@ void linear_bf16(const LinearArgs& args) noexcept {
   linear_rows<Bfloat16>(args, avx512::linear_bf16);
 }
 
+size_t packed_bytes(MatrixFormat format, size_t rows, size_t in) noexcept {
+  // With fewer rows a task is done before another thread could have packed for it.
+  constexpr size_t kPackedRows = 16;
+  if (format == MatrixFormat::kFloat32 || rows < kPackedRows || in == 0) return 0;
+  if (packed_stride((in + kGroup - 1) / kGroup) * sizeof(__m512i) > kPackedBytes) return 0;
+  return slice_count(in) * rows * kTileVectors * sizeof(__m512i);
+}
+void pack_inputs(const PackArgs& args) noexcept {
+  switch (args.format) {
+    case MatrixFormat::kFp8Tile32: return pack_inputs_as<Fp8>(args);
+    case MatrixFormat::kFp4Block32: return pack_inputs_as<Fp4>(args);
+    case MatrixFormat::kBf16: return pack_inputs_as<Bfloat16>(args);
+    case MatrixFormat::kFloat32: return;  // packed_bytes says 0
+  }
+}
+
 }  // namespace avx512bf16
 }  // namespace tidepool::kernels

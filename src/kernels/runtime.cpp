@@ -1,6 +1,7 @@
 #include "kernels/runtime.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "base/check.h"
@@ -32,16 +33,15 @@ size_t outputs_per_task(size_t threads, size_t rows, const MatrixView& weight) {
   return (std::max(for_balance, for_size) / kStep + 1) * kStep;
 }
 
-/// A part of a job's outputs.
+/// A part of a job's outputs, or of its rows.
 struct Task {
   size_t job;
   size_t begin;
   size_t end;
 };
 
-}  // namespace
-
-void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, size_t out_begin, size_t out_end) {
+void run_range(const kernels::KernelTable& kernels, const LinearJob& job, const std::byte* packed_x, size_t out_begin,
+               size_t out_end) {
   kernel_for(kernels, job.weight.format)({.weight = job.weight,
                                           .x = job.x.data,
                                           .x_stride = job.x.stride,
@@ -49,7 +49,61 @@ void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, siz
                                           .y = job.y.data,
                                           .y_stride = job.y.stride,
                                           .out_begin = out_begin,
-                                          .out_end = out_end});
+                                          .out_end = out_end,
+                                          .packed_x = packed_x});
+}
+
+/// The inputs of jobs with many rows, put in their kernel's order once for all tasks.
+class PackedInputs {
+ public:
+  PackedInputs(const Runtime& runtime, std::span<const LinearJob> jobs) : first_line_(jobs.size(), kNone) {
+    if (runtime.kernels.packed_bytes == nullptr) return;
+    std::vector<Task> tasks;
+    size_t lines = 0;
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      const LinearJob& job = jobs[j];
+      const size_t bytes = runtime.kernels.packed_bytes(job.weight.format, job.x.rows, job.weight.in);
+      if (bytes == 0) continue;
+      first_line_[j] = lines;
+      lines += (bytes + sizeof(Line) - 1) / sizeof(Line);
+      for (size_t begin = 0; begin < job.x.rows; begin += kRowsPerTask)
+        tasks.push_back({j, begin, std::min(begin + kRowsPerTask, job.x.rows)});
+    }
+    if (tasks.empty()) return;
+    lines_ = std::make_unique_for_overwrite<Line[]>(lines);
+    runtime.pool.run(tasks.size(), [&](size_t index, size_t /*worker*/) {
+      const Task& task = tasks[index];
+      const LinearJob& job = jobs[task.job];
+      runtime.kernels.pack_inputs({.format = job.weight.format,
+                                   .x = job.x.data,
+                                   .x_stride = job.x.stride,
+                                   .in = job.weight.in,
+                                   .rows = job.x.rows,
+                                   .begin = task.begin,
+                                   .end = task.end,
+                                   .packed = lines_[first_line_[task.job]].bytes});
+    });
+  }
+
+  /// Null where the kernel packs by itself.
+  [[nodiscard]] const std::byte* of(size_t job) const {
+    return first_line_[job] == kNone ? nullptr : lines_[first_line_[job]].bytes;
+  }
+
+ private:
+  static constexpr size_t kNone = SIZE_MAX;
+  static constexpr size_t kRowsPerTask = 16;
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<size_t> first_line_;  ///< of each job, or kNone
+  std::unique_ptr<Line[]> lines_;
+};
+
+}  // namespace
+
+void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, size_t out_begin, size_t out_end) {
+  run_range(kernels, job, nullptr, out_begin, out_end);
 }
 
 void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs) {
@@ -64,8 +118,10 @@ void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs) {
       tasks.push_back({j, begin, std::min(begin + step, job.weight.out)});
     }
   }
-  runtime.pool.run(tasks.size(), [&](size_t task, size_t /*worker*/) {
-    linear_range(runtime.kernels, jobs[tasks[task].job], tasks[task].begin, tasks[task].end);
+  const PackedInputs packed(runtime, jobs);
+  runtime.pool.run(tasks.size(), [&](size_t index, size_t /*worker*/) {
+    const Task& task = tasks[index];
+    run_range(runtime.kernels, jobs[task.job], packed.of(task.job), task.begin, task.end);
   });
 }
 

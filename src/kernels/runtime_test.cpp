@@ -31,6 +31,32 @@ TEST_P(RuntimeLinear, GivesTheBitsOfOneCallWhateverTheNumberOfThreads) {
   }
 }
 
+TEST_P(RuntimeLinear, ManyRowsGiveTheBitsOfEachAlone) {
+  constexpr size_t kRows = 113;
+  constexpr size_t kOut = 75;
+  constexpr size_t kIn = 1120;
+  Random random(4);
+  ThreadPool pool(3);
+  for (const MatrixFormat format :
+       {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32, MatrixFormat::kBf16, MatrixFormat::kFloat32}) {
+    const auto matrix = kernels::testing::random_matrix(random, format, kOut, kIn);
+    const std::vector<float> x = kernels::testing::linear_inputs(table(), random, kRows * kIn);
+    std::vector<float> y(kRows * kOut);
+    linear({pool, table()}, matrix.view, Span2d<const float>(x.data(), kRows, kIn),
+           Span2d<float>(y.data(), kRows, kOut));
+    const std::vector<float> in_one_call = kernels::testing::run_linear(table(), matrix.view, x, kRows);
+    for (size_t i = 0; i < y.size(); ++i)
+      ASSERT_TRUE(kernels::testing::same_bits(y[i], in_one_call[i])) << i;
+    for (const size_t r : {0U, 47U, 48U, 100U, 112U}) {
+      const auto begin = x.begin() + static_cast<ptrdiff_t>(r * kIn);
+      const std::vector<float> row(begin, begin + kIn);
+      const std::vector<float> alone = kernels::testing::run_linear(table(), matrix.view, row, 1);
+      for (size_t o = 0; o < kOut; ++o)
+        ASSERT_TRUE(kernels::testing::same_bits(y[r * kOut + o], alone[o])) << "row " << r << " output " << o;
+    }
+  }
+}
+
 TEST_P(RuntimeLinear, StridedRowsAndNoRows) {
   Random random(2);
   ThreadPool pool(2);
