@@ -67,16 +67,19 @@ std::string_view match_end_name(MatchEnd end) {
 }
 
 KvCache::Reservation::Reservation(Reservation&& other) noexcept
-    : cache_(std::exchange(other.cache_, nullptr)), blocks_(std::exchange(other.blocks_, 0)) {}
+    : cache_(std::exchange(other.cache_, nullptr)),
+      blocks_(std::exchange(other.blocks_, 0)),
+      free_(std::exchange(other.free_, 0)) {}
 
 KvCache::Reservation& KvCache::Reservation::operator=(Reservation&& other) noexcept {
   std::swap(cache_, other.cache_);
   std::swap(blocks_, other.blocks_);
+  std::swap(free_, other.free_);
   return *this;
 }
 
 KvCache::Reservation::~Reservation() {
-  if (cache_ != nullptr && blocks_ > 0) cache_->impl_->release(blocks_);
+  if (cache_ != nullptr && blocks_ > 0) cache_->impl_->release(blocks_, free_);
 }
 
 KvCache::KvCache(std::shared_ptr<const KvLayout> layout, KvCacheOptions options)
@@ -87,7 +90,8 @@ KvCache::~KvCache() {
   if (impl_->options.store) impl_->options.store->flush();
 }
 
-std::optional<KvCache::Reservation> KvCache::reserve(const SequenceState& state, int64_t tokens) {
+std::optional<KvCache::Reservation> KvCache::reserve(const SequenceState& state, int64_t tokens,
+                                                     std::optional<int64_t> unpublished) {
   impl_->expire();
   const int64_t all = (tokens + kBlockTokens - 1) / kBlockTokens;
   const int64_t known = std::max(state.length(), state.global_end()) / kBlockTokens;
@@ -102,9 +106,11 @@ std::optional<KvCache::Reservation> KvCache::reserve(const SequenceState& state,
   }
   Reservation result;
   const int64_t missing = std::max<int64_t>(all - known, 0);
-  if (!pages.reserve(missing)) return std::nullopt;
+  const int64_t free = unpublished ? (*unpublished + kBlockTokens - 1) / kBlockTokens : missing;
+  if (!pages.reserve(missing, free)) return std::nullopt;
   result.cache_ = this;
   result.blocks_ = missing;
+  result.free_ = std::min(missing, free);
   return result;
 }
 
@@ -135,8 +141,10 @@ void KvCache::publish(const SequenceState& state, std::span<const ImageSpan> ima
         block.data = page->data;
         block.is_bounded = page->is_bounded;
       } else {
-        const int64_t used = pages.insert(block, false, reservation == nullptr ? 0 : reservation->blocks_);
-        if (reservation != nullptr) reservation->blocks_ -= used;
+        Reservation none;
+        Reservation& room = reservation == nullptr ? none : *reservation;
+        room.blocks_ -= pages.insert(block, false, room.blocks_, room.free_);
+        room.free_ = std::min(room.free_, room.blocks_);
       }
       if (has_store) to_store.push_back(std::move(block));
     }

@@ -85,11 +85,15 @@ class KvCache {
     friend class KvCache;
     KvCache* cache_ = nullptr;
     int64_t blocks_ = 0;
+    int64_t free_ = 0;  ///< of these, kept free
   };
-  /// Room for the blocks that `state` still lacks to hold `tokens` tokens in all, made by evicting pages that no live
-  /// sequence uses. Nothing when there is not enough now: wait without the state, whose pages count as used, or refuse.
-  /// Throws Error(kResourceExhausted) naming --kv-ram when there never can be.
-  [[nodiscard]] std::optional<Reservation> reserve(const SequenceState& state, int64_t tokens);
+  /// Room for the blocks that `state` still lacks to hold `tokens` tokens in all, beside those of live sequences and
+  /// what is reserved already. Pages that no live sequence uses are evicted as blocks are published; before that only
+  /// as many as `unpublished` tokens need, the most that are computed and not yet published (default: all). Nothing
+  /// when there is not enough now: wait without the state, whose pages count as used, or refuse. Throws
+  /// Error(kResourceExhausted) naming --kv-ram when there never can be.
+  [[nodiscard]] std::optional<Reservation> reserve(const SequenceState& state, int64_t tokens,
+                                                   std::optional<int64_t> unpublished = {});
 
   struct Query {
     CacheText text;  ///< the whole prompt, at least one token

@@ -37,9 +37,9 @@ struct KvCache::Impl {
     }
     keep(std::move(gone));
   }
-  void release(int64_t blocks) {
+  void release(int64_t blocks, int64_t free) {
     const std::lock_guard lock(mutex);
-    pages.release(blocks);
+    pages.release(blocks, free);
   }
 
   std::shared_ptr<const KvLayout> layout;

@@ -219,7 +219,7 @@ bool Resumption::load(size_t blocks) {
     room = cache_.pages.reserve_up_to(static_cast<int64_t>(missing.size()));
   }
   if (room < static_cast<int64_t>(missing.size())) {
-    cache_.release(room);
+    cache_.release(room, room);
     known_.resize(missing[static_cast<size_t>(room)]);
     absence_ = Absence::kEvicted;  // pages of others hold the room
     return false;
@@ -238,15 +238,15 @@ bool Resumption::load(size_t blocks) {
       known_.resize(missing[i]);
       absence_ = block ? Absence::kChecksum : results[i].absence;
       cache_.pages.remember_absence(keys[i], absence_);
-      cache_.pages.release(room);
+      cache_.pages.release(room, room);
       return false;
     }
     block->parent = parent(missing[i]);
     block->index = static_cast<int64_t>(missing[i]);
-    room -= cache_.pages.insert(*block, true, room);
+    room -= cache_.pages.insert(*block, true, room, room);
     known_[missing[i]] = {block->data, block->is_bounded, true};
   }
-  cache_.pages.release(room);
+  cache_.pages.release(room, room);
   return true;
 }
 

@@ -33,7 +33,7 @@ void PagePool::mark_stored(const BlockKey& key) {
   if (found != pages_.end()) found->second.is_stored = true;
 }
 
-int64_t PagePool::insert(const StoredBlock& block, bool is_stored, int64_t reserved) {
+int64_t PagePool::insert(const StoredBlock& block, bool is_stored, int64_t reserved, int64_t free) {
   const auto found = pages_.find(block.key);
   if (found != pages_.end()) {
     Page& page = found->second;
@@ -45,9 +45,11 @@ int64_t PagePool::insert(const StoredBlock& block, bool is_stored, int64_t reser
     return 0;
   }
   const int64_t used = std::min<int64_t>(reserved, 1);
-  if (used == 0 && room() < 1) evict(1);
-  if (used == 0 && room() < 1) return 0;
+  const int64_t used_free = used > 0 && free >= reserved ? 1 : 0;
+  if (room() + used_free < 1) evict(1);
+  if (room() + used_free < 1) return 0;
   reserved_ -= used;
+  free_ -= used_free;
   const auto [place, is_new] = pages_.emplace(
       block.key, Page{block.data, block.parent, block.index, block.is_bounded, is_stored, block.tokens, clock_});
   TIDEPOOL_CHECK(is_new, "the key was looked up before");
@@ -70,23 +72,33 @@ void PagePool::touch(std::span<const BlockKey> chain) {
   }
 }
 
-bool PagePool::reserve(int64_t blocks) {
-  if (room() < blocks) evict(blocks - room());
-  if (room() < blocks) return false;
+/// How much more can be promised beside what live sequences hold and what is promised already.
+int64_t PagePool::promisable(int64_t at_most) const {
+  int64_t blocks = limit_ - count() - reserved_;
+  for (auto age = ages_.begin(); age != ages_.end() && blocks < at_most; ++age)
+    if (pages_.at(*age->key).data.use_count() == 1) ++blocks;
+  return std::clamp<int64_t>(blocks, 0, at_most);
+}
+
+bool PagePool::reserve(int64_t blocks, int64_t free) {
+  free = std::min(free, blocks);
+  if (promisable(blocks) < blocks) return false;
+  if (room() < free) evict(free - room());
+  if (room() < free) return false;
   reserved_ += blocks;
+  free_ += free;
   return true;
 }
 
 int64_t PagePool::reserve_up_to(int64_t blocks) {
-  if (room() < blocks) evict(blocks - room());
-  const int64_t taken = std::clamp<int64_t>(room(), 0, blocks);
-  reserved_ += taken;
-  return taken;
+  blocks = promisable(blocks);
+  return reserve(blocks, blocks) ? blocks : 0;
 }
 
-void PagePool::release(int64_t blocks) {
+void PagePool::release(int64_t blocks, int64_t free) {
   reserved_ -= blocks;
-  TIDEPOOL_CHECK(reserved_ >= 0, "only what was reserved is given back");
+  free_ -= free;
+  TIDEPOOL_CHECK(0 <= free_ && free_ <= reserved_, "only what was reserved is given back");
 }
 
 void PagePool::evict(int64_t blocks) {

@@ -15,9 +15,11 @@
 
 namespace tidepool {
 
-/// Complete blocks in RAM: those of live sequences and those of recent ones, found by their key. Pages and reservations
-/// together never exceed the limit. When room is needed, the chain used least recently goes first, its tail before its
-/// head, and never a page that a live sequence holds. Not thread-safe.
+/// Complete blocks in RAM: those of live sequences and those of recent ones, found by their key. Reservations promise
+/// room: with the pages of live sequences they never exceed the limit. Pages that nobody uses stay where room is only
+/// promised, and go when it is taken; but some of it is always free, for blocks that are computed and not yet
+/// published, so that pages and these together never exceed the limit either. When room is needed, the chain used least
+/// recently goes first, its tail before its head, and never a page that a live sequence holds. Not thread-safe.
 class PagePool {
  public:
   struct Page {
@@ -38,16 +40,19 @@ class PagePool {
   /// The disk store has taken the page, which is there.
   void mark_stored(const BlockKey& key);
   /// Takes a block in, or replaces a bounded one by an exact one. `reserved` blocks are at hand for it; returns how
-  /// many of these it used (0 or 1). A block for which there is no room is not taken in.
-  int64_t insert(const StoredBlock& block, bool is_stored, int64_t reserved);
+  /// many of these it used (0 or 1); those kept free, `free` of them, come last. A block for which there is no room is
+  /// not taken in.
+  int64_t insert(const StoredBlock& block, bool is_stored, int64_t reserved, int64_t free);
   /// All of these were used now. `chain` begins at the first block, so that no tail is ever younger than its head.
   void touch(std::span<const BlockKey> chain);
 
-  /// Sets room for `blocks` aside; false when there is not enough, even by evicting.
-  [[nodiscard]] bool reserve(int64_t blocks);
-  /// The same for as many as possible, at most `blocks`.
+  /// Promises room for `blocks`, of which `free` are made free now and stay so; false when there is not enough, even by
+  /// evicting. `free`: how many are computed at most before they are published.
+  [[nodiscard]] bool reserve(int64_t blocks, int64_t free);
+  /// Makes as much room free as possible, at most for `blocks`.
   [[nodiscard]] int64_t reserve_up_to(int64_t blocks);
-  void release(int64_t blocks);
+  /// Gives back what is left of a reservation that had `free` blocks kept free.
+  void release(int64_t blocks, int64_t free);
 
   /// Blocks that follow `parent`, at most `limit`.
   [[nodiscard]] std::vector<const Page*> children(const BlockKey& parent, size_t limit) const;
@@ -74,13 +79,15 @@ class PagePool {
     bool operator()(const Age& a, const Age& b) const;
   };
 
-  [[nodiscard]] int64_t room() const { return limit_ - count() - reserved_; }
+  [[nodiscard]] int64_t room() const { return limit_ - count() - free_; }
+  [[nodiscard]] int64_t promisable(int64_t at_most) const;
   void evict(int64_t blocks);
   void erase(Pages::iterator page);
 
   size_t block_bytes_;
   int64_t limit_;  ///< blocks
   int64_t reserved_ = 0;
+  int64_t free_ = 0;  ///< of these, kept free
   uint64_t clock_ = 0;
   uint64_t evicted_ = 0;
   Pages pages_;
