@@ -173,6 +173,17 @@ TEST_F(ServiceHistoryTest, HistoriesNeverSeenAreEncodedAsTheyAre) {
   EXPECT_EQ(service->encode(request), encode_prompt(model()->tokenizer(), plain.prompt).ids);
 }
 
+/// Two conversations of one tenant with the same visible answer: what one thought is no part of the other.
+TEST_F(ServiceHistoryTest, ReasoningOfAnotherConversationStaysThere) {
+  const std::unique_ptr<Service> service = scripted(R"({"text": "a secret</think>Done."})");
+  const ServiceRequest theirs = chat_with_tools({"my secret task"}, 100);
+  const ChatMessage answer = answer_of(run(*service, theirs), false);
+  const ServiceRequest own = next_turn(theirs, answer);
+  EXPECT_THAT(model()->tokenizer().decode(service->encode(own)), testing::HasSubstr("a secret"));
+  const ServiceRequest other = next_turn(chat_with_tools({"another task"}, 100), answer);
+  EXPECT_THAT(model()->tokenizer().decode(service->encode(other)), testing::Not(testing::HasSubstr("a secret")));
+}
+
 TEST_F(ServiceHistoryTest, ReasoningThatTheClientChangedIsTheClients) {
   const std::unique_ptr<Service> service = scripted(kTwoCalls);
   const ServiceRequest first = chat_with_tools({"weather?"}, 1000);

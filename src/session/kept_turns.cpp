@@ -82,12 +82,14 @@ void append_call(std::string& out, std::string_view name, Json arguments) {
   append_arguments(out += ' ', std::move(arguments));
 }
 
-/// What of a kept turn may stand at the place that is asked for; nothing when none of it.
+/// What of a kept turn may stand at the place that is asked for; nothing when none of it. Its reasoning may only where
+/// it was written, or where the client shows that it knows it: the same answer may have been given to others.
 std::optional<KeptTurns::Answer::Part> usable_part(const KeptTurn& turn, const KeptTurns::Question& question) {
   using Part = KeptTurns::Answer::Part;
-  const bool has_other_reasoning =
-      !trim(question.reasoning).empty() && trim(question.reasoning) != trim(turn.reasoning);
-  if (question.has_reasoning && turn.has_reasoning && !has_other_reasoning) {
+  const std::string_view sent = trim(question.reasoning);
+  const bool is_own =
+      sent.empty() ? turn.prompt_fingerprint == question.prompt_fingerprint : sent == trim(turn.reasoning);
+  if (question.has_reasoning && turn.has_reasoning && is_own) {
     if (!turn.is_cut) return Part::kWhole;
     if (turn.body) return Part::kReasoning;
     return std::nullopt;
@@ -106,11 +108,12 @@ std::vector<int32_t> ids_of(const KeptTurn& turn, KeptTurns::Answer::Part part) 
   return {};
 }
 
+/// The salt's length comes first, so that no two pairs have one key.
 std::string key_of(std::string_view salt, std::string_view turn_text) {
-  std::string key(salt);
-  key += '\0';  // a JSON string, and so a salt from a request, may hold one too; then the key's length tells
+  std::string key = std::to_string(salt.size());
+  key += ':';
+  key += salt;
   key += turn_text;
-  key += std::to_string(salt.size());
   return key;
 }
 
@@ -125,6 +128,16 @@ uint64_t prompt_fingerprint(std::span<const int32_t> ids) {
   return hash;
 }
 
+namespace {
+
+/// Quoted, so that no content reads like a call.
+std::string canonical_content(std::string_view content, bool has_calls) {
+  content = trim(content);
+  return content.empty() && !has_calls ? "" : write_json(Json::make_string(std::string(content)));
+}
+
+}  // namespace
+
 std::string canonical_turn(const ChatMessage& message) {
   std::string content;
   std::string_view separator;
@@ -134,14 +147,14 @@ std::string canonical_turn(const ChatMessage& message) {
     content += block.text;
     separator = "\n\n";
   }
-  std::string text(trim(content));
+  std::string text = canonical_content(content, !message.tool_calls.empty());
   for (const ToolCall& call : message.tool_calls)
     append_call(text, qualify_tool_name(call.name, call.space), call.arguments);
   return text;
 }
 
 std::string canonical_turn(const Completion& completion) {
-  std::string text(trim(completion.content));
+  std::string text = canonical_content(completion.content, !completion.calls.empty());
   for (const Completion::Call& call : completion.calls)
     append_call(text, call.name, Json::make_string(call.arguments));
   return text;

@@ -31,7 +31,7 @@ struct KeptTurn {
   uint64_t prompt_fingerprint = 0;  ///< fingerprint of the prompt that the turn answers
 };
 
-/// The same number for the same ids; tells prompts apart, nothing depends on it being unique.
+/// The same number for the same ids; 64 bits that tell the prompts apart whose answers look alike.
 [[nodiscard]] uint64_t prompt_fingerprint(std::span<const int32_t> ids);
 
 /// One text for all ways in which a client may send the same turn back: outer white space of the content does not
@@ -62,9 +62,9 @@ class KeptTurns {
     enum class Part : uint8_t { kWhole, kReasoning, kBody } part = Part::kWhole;
     std::vector<int32_t> ids;
   };
-  /// The turn that fits best: of those whose reasoning the client sends, or of all when it sends none, one that
-  /// answered just this prompt, else the newest. When the client sends reasoning that none has, only content and calls
-  /// are answered.
+  /// The turn that fits best. Its reasoning is given only when the client sends just that reasoning, or sends none and
+  /// the turn answered just this prompt; of several such turns, first one that answered this prompt, then the newest.
+  /// Of all others only content and calls are given: what another conversation thought must not show in this one.
   [[nodiscard]] std::optional<Answer> find(const Question& question);
 
   struct Stats {

@@ -72,6 +72,12 @@ TEST(CanonicalTurn, CompletionAndMessageAgree) {
   EXPECT_EQ(canonical_turn(sent_back), canonical_turn(completion));
 }
 
+TEST(CanonicalTurn, ContentThatReadsLikeACallIsNone) {
+  ChatMessage call = with_call(R"({"city": "Ulm"})");
+  EXPECT_NE(canonical_turn(message(ChatRole::kAssistant, canonical_turn(call))), canonical_turn(call));
+  EXPECT_NE(canonical_turn(message(ChatRole::kAssistant, R"(call "weather" {"city":"Ulm",})")), canonical_turn(call));
+}
+
 TEST(CanonicalTurn, NothingIsNoTurn) {
   EXPECT_EQ(canonical_turn(message(ChatRole::kAssistant, " \n")), "");
 }
@@ -104,6 +110,7 @@ TEST(KeptTurns, SaltsIsolate) {
   kept.keep("x", "a", turn({1}, 0, ""));
   EXPECT_FALSE(kept.find({.salt = "", .turn_text = "a"}));
   EXPECT_FALSE(kept.find({.salt = "xa", .turn_text = ""}));
+  EXPECT_FALSE(kept.find({.salt = std::string_view("x\0a", 3), .turn_text = "1"}));
   EXPECT_TRUE(kept.find({.salt = "x", .turn_text = "a"}));
 }
 
@@ -128,8 +135,7 @@ TEST(KeptTurns, CutTurnGivesItsReasoningOnly) {
   EXPECT_FALSE(kept.find({.turn_text = "a", .has_reasoning = false}));
 }
 
-/// An agent says "Done." often; the one that answered just this prompt is meant, else the one with that reasoning, else
-/// the newest.
+/// An agent says "Done." often; meant is the one that answered just this prompt, or the one with the reasoning sent.
 TEST(KeptTurns, AmongEqualTextsTheRightOneIsFound) {
   KeptTurns kept(1 << 20);
   kept.keep("", "a", turn({1, 9}, 1, "r1", 100));
@@ -142,7 +148,22 @@ TEST(KeptTurns, AmongEqualTextsTheRightOneIsFound) {
   EXPECT_EQ(first("", 200), 2);
   EXPECT_EQ(first("r1", 200), 1);
   EXPECT_EQ(first("r2", 0), 2);
-  EXPECT_EQ(first("", 0), 3);
+}
+
+/// Two conversations with the same visible answer: what one thought never reaches the prompt of the other.
+TEST(KeptTurns, ReasoningOfAnotherConversationIsNeverGiven) {
+  KeptTurns kept(1 << 20);
+  kept.keep("", "Done.", turn({1, 2, 9}, 2, "secret", 100));
+  KeptTurn cut = turn({3, 4, 9}, 2, "cut secret", 101);
+  cut.is_cut = true;
+  kept.keep("", "Done.", std::move(cut));
+  for (const std::string_view sent : {"", " \n", "other", "secre", "secret too"}) {
+    const auto answer =
+        kept.find({.turn_text = "Done.", .has_reasoning = true, .reasoning = sent, .prompt_fingerprint = 200});
+    ASSERT_TRUE(answer) << sent;
+    EXPECT_EQ(answer->part, Part::kBody) << sent;
+    EXPECT_EQ(answer->ids, std::vector{9}) << sent;
+  }
 }
 
 TEST(KeptTurns, MemoryIsBounded) {
