@@ -34,6 +34,11 @@ int64_t replay_begin(const Model& model, const SequenceState& state, int64_t pro
   return std::max(state.length(), prompt_end - replay_rows(*model.kv_layout(), replay, prompt_end));
 }
 
+void set_replay(KvCache::Query& query, Replay replay) {
+  query.exact_replay = replay != Replay::kBounded;
+  query.exact_only = replay != Replay::kBounded;
+}
+
 bool prefill(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state,
              std::span<const InputToken> tokens, const PrefillOptions& options, const PrefillProgress& progress) {
   TIDEPOOL_CHECK(!tokens.empty() && options.chunk > 0, "a prefill has tokens and a chunk size");

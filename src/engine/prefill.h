@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "kv/kv_cache.h"
 #include "model/model.h"
 
 namespace tidepool {
@@ -22,6 +23,10 @@ enum class Replay : uint8_t {
 /// First position of the decoder's part when a prompt ends at `prompt_end`: never before `state`'s own length, and
 /// going on with its decoder windows where they reach that far.
 [[nodiscard]] int64_t replay_begin(const Model& model, const SequenceState& state, int64_t prompt_end, Replay replay);
+
+/// Says in `query` what a prompt that is read with `replay` may take from the cache: bounded ones anything, others only
+/// what no bounded replay lies behind, with the windows they need.
+void set_replay(KvCache::Query& query, Replay replay);
 
 struct PrefillOptions {
   Replay replay = Replay::kBounded;

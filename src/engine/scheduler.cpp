@@ -43,6 +43,9 @@ class JobTicket final : public Scheduler::Ticket {
   JobTicket(JobPtr job, std::shared_ptr<Mailbox> mailbox) : job_(std::move(job)), mailbox_(std::move(mailbox)) {}
   ~JobTicket() override {
     job_->gate.close();
+    cancel();
+  }
+  void cancel() override {
     job_->is_cancelled.store(true, std::memory_order_relaxed);
     {
       const std::lock_guard lock(mailbox_->mutex);
@@ -58,13 +61,6 @@ class JobTicket final : public Scheduler::Ticket {
 
 [[noreturn]] void refuse(std::string_view field, const auto& value, std::string_view rule) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is {}; it must be {}", field, value, rule));
-}
-
-/// Drafts of one step, at most.
-size_t drafts_max(const DraftOptions& drafts, const ModelConfig& config) {
-  if (drafts.mode == DraftOptions::Mode::kOff || !config.dspark) return 0;
-  const auto block = static_cast<size_t>(config.dspark->block_size);
-  return drafts.mode == DraftOptions::Mode::kAuto ? block : std::min(block, drafts.length);
 }
 
 SchedulerOptions complete(SchedulerOptions options, const ModelConfig& config) {
@@ -95,8 +91,10 @@ class Scheduler::Impl {
       : config_(engine.model.config()),
         options_(scheduling::complete(std::move(options), config_)),
         mailbox_(std::make_shared<scheduling::Mailbox>()),
-        loop_(engine, options_, *mailbox_),
-        thread_([this] { loop_.run(); }) {}
+        loop_(engine, options_, *mailbox_) {
+    mailbox_->free_places = options_.max_num_seqs;
+    thread_ = std::thread([this] { loop_.run(); });
+  }
   ~Impl() {
     {
       const std::lock_guard lock(mailbox_->mutex);
@@ -180,7 +178,8 @@ class Scheduler::Impl {
       refusal.reason = Refusal::Reason::kDraining;
       return refusal;
     }
-    if (status.waiting < static_cast<int64_t>(options_.queue_limit)) return std::nullopt;
+    // All come through the queue; those that will leave it at once do not wait.
+    if (status.waiting < static_cast<int64_t>(options_.queue_limit + mailbox_->free_places)) return std::nullopt;
     refusal.reason = mailbox_->is_short_of_memory ? Refusal::Reason::kNoMemory : Refusal::Reason::kQueueFull;
     return refusal;
   }

@@ -72,10 +72,10 @@ struct SchedulerOptions {
   size_t max_num_batched_tokens = 512;  ///< rows of a forward call; more than max_num_seqs
   double max_prefill_share = 0.5;       ///< see PrefillBudget
   int64_t max_model_len = 0;            ///< prompt and output; 0: what the model was made for
-  size_t queue_limit = 256;             ///< requests that wait
+  size_t queue_limit = 256;             ///< requests that wait; with 0 only what can begin at once is taken
   Replay replay = Replay::kBounded;
   /// kAuto drafts greedy choices only, as what it decides depends on the others; kFixed drafts every step of all. So no
-  /// result depends on neighbours either way. Needs a model with a draft head.
+  /// result depends on neighbours either way. kFixed needs a model with a draft head.
   DraftOptions drafts{};
   std::shared_ptr<EngineObserver> observer{};                    ///< may be null
   std::function<std::chrono::steady_clock::time_point()> now{};  ///< for tests; steady time otherwise
@@ -98,7 +98,8 @@ class Scheduler {
     const Runtime& runtime;
     KvCache* cache = nullptr;
   };
-  /// Throws Error(kInvalidArgument) naming the option that is out of range.
+  /// Measures the machine when drafts are kAuto, which takes a second or two. Throws Error: kInvalidArgument naming the
+  /// option that is out of range, kUnsupported for drafts of a fixed length without a draft head.
   Scheduler(const Engine& engine, SchedulerOptions options);
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -113,6 +114,9 @@ class Scheduler {
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
     virtual ~Ticket() = default;
+    /// Asks for the same without waiting for anything; the listener hears Error(kCancelled) at the end, unless the
+    /// request was over before. From any thread, also from inside a call of the listener.
+    virtual void cancel() = 0;
   };
   using Submitted = std::variant<std::unique_ptr<Ticket>, Refusal>;
   /// Queues a request. `listener` must outlive the ticket and hears nothing once its destructor has returned; a

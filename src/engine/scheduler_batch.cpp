@@ -4,13 +4,6 @@
 #include "engine/scheduler_internal.h"
 
 namespace tidepool::scheduling {
-namespace {
-
-/// How often the blocks of a long prompt are published while it is read: others that begin alike then need not wait for
-/// its end, and the keys of the whole text are not hashed for every chunk.
-constexpr int64_t kPublishEvery = 32 * kBlockTokens;
-
-}  // namespace
 
 std::vector<Loop::Row> Loop::plan() {
   std::vector<BatchEntry> entries;
@@ -133,10 +126,7 @@ std::vector<Loop::Draw> Loop::note_rows(const std::vector<Row>& rows) {
     const int64_t done = job.choices.front().state->length();
     job.gate.call([&](SequenceListener& listener) { listener.on_prompt(done, job.prompt_length()); });
     if (done < job.prompt_length()) {
-      if (engine_.cache != nullptr && done >= job.published + kPublishEvery) {
-        engine_.cache->publish(*job.choices.front().state, job.request.images, job.request.cache_salt, job.reserved());
-        job.published = done;
-      }
+      publish(job, job.choices.front());
       continue;
     }
     note_read_prompt(job);
@@ -147,11 +137,22 @@ std::vector<Loop::Draw> Loop::note_rows(const std::vector<Row>& rows) {
   return draws;
 }
 
+/// Lets others find what a sequence has computed by now, when that is much.
+void Loop::publish(Job& job, Choice& choice) {
+  const auto choices = static_cast<int64_t>(job.choices.size());
+  const int64_t length = choice.state->length();
+  if (engine_.cache == nullptr || length < choice.published + std::max(kPublishEvery / choices, kBlockTokens)) return;
+  engine_.cache->publish(*choice.state, job.request.images, job.request.cache_salt, job.reserved());
+  choice.published = length;
+}
+
 /// The prompt is read: from here on each choice has a sequence of its own.
 void Loop::note_read_prompt(Job& job) {
   SequenceState& state = *job.choices.front().state;
   if (engine_.cache != nullptr)
     engine_.cache->snapshot(state, job.request.images, job.request.cache_salt, job.reserved());
+  job.request.image_rows.reset();  // and the pictures with it
+  job.choices.front().published = job.prompt_length();
   job.stage = Job::Stage::kWriting;
   job.choices.reserve(job.request.choice_count);
   for (size_t index = 1; index < job.request.choice_count; ++index) {
@@ -162,6 +163,7 @@ void Loop::note_read_prompt(Job& job) {
     Continuation continuation(engine_.model.config(), std::move(options));
     continuation.add_prompt(job.request.prompt);
     job.choices.emplace_back(job.choices.front().state->fork(), std::move(continuation));
+    job.choices.back().published = job.prompt_length();
   }
 }
 
@@ -209,7 +211,9 @@ void Loop::deliver(const Draw& draw) {
     end_choice(job, draw.choice, *finish);
     return;
   }
-  if (draw.error && job.stage != Job::Stage::kEnded) end_job(job, RequestRecord::End::kError, draw.error);
+  if (job.stage == Job::Stage::kEnded) return;
+  if (draw.error) return end_job(job, RequestRecord::End::kError, draw.error);
+  publish(job, job.choices[draw.choice]);
 }
 
 /// Tells the listener of one token. Returns why it is the choice's last, if it is.

@@ -56,6 +56,41 @@ TEST_F(SchedulerTest, ExactRequestsDoNotDependOnTheCache) {
   EXPECT_EQ(run(exact(longer), kv.get()), generate(whole, runtime_));
 }
 
+/// A scheduler with a whole replay takes nothing that a bounded one left, and finds its own.
+TEST_F(SchedulerTest, WholeReplaysDoNotDependOnTheCache) {
+  std::vector<InputToken> longer = prompt(300);
+  const std::vector<InputToken> tail = prompt(40, 7);
+  longer.insert(longer.end(), tail.begin(), tail.end());
+  const auto whole = [&] {
+    SequenceRequest what = request(longer, 8);
+    what.generation.sampling.top_logprobs = 0;
+    return what;
+  };
+  SchedulerOptions options;
+  options.replay = Replay::kFull;
+  const std::unique_ptr<Scheduler> cold = scheduler(options);
+  RecordingListener expected;
+  const auto cold_ticket = submit(*cold, whole(), expected);
+  expected.wait();
+  for (const Replay replay : {Replay::kExact, Replay::kFull}) {
+    const std::unique_ptr<KvCache> kv = cache();
+    (void)run(request(prompt(300), 8), kv.get());
+    options.replay = replay;
+    const std::unique_ptr<Scheduler> one = scheduler(options, kv.get());
+    for (int round = 0; round < 2; ++round) {
+      RecordingListener listener;
+      const auto ticket = submit(*one, whole(), listener);
+      listener.wait();
+      EXPECT_EQ(listener.choices.at(0).ids, expected.choices.at(0).ids);
+      EXPECT_EQ(listener.choices[0].logprobs, expected.choices[0].logprobs);
+      EXPECT_TRUE(listener.report->is_exact);
+      if (round == 1) {
+        EXPECT_GE(listener.report->hit_tokens, 256);
+      }
+    }
+  }
+}
+
 /// Salts isolate: nothing is found under another one.
 TEST_F(SchedulerTest, SaltsIsolate) {
   const std::unique_ptr<KvCache> kv = cache();

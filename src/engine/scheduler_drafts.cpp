@@ -1,17 +1,25 @@
 #include <algorithm>
 
+#include "base/log.h"
 #include "engine/draft_profile.h"
 #include "engine/scheduler_internal.h"
 
 namespace tidepool::scheduling {
 
-/// Measures what drafts cost on this machine, when that decides about them.
+/// Measures what drafts cost on this machine, when that decides about them. Before the scheduler's thread starts, so
+/// that whoever makes the scheduler hears of a model that cannot draft.
 void Loop::start_drafting() {
   const bool is_auto = options_.drafts.mode == DraftOptions::Mode::kAuto;
   if (options_.drafts.mode == DraftOptions::Mode::kOff) return;
   if (is_auto && engine_.model.draft_head() == nullptr) return;
   drafter_.emplace(engine_.model, engine_.runtime, draft_arena_);
-  if (is_auto) planner_.emplace(profile_drafts(engine_.model, engine_.runtime, draft_arena_, steady_draft_clock()));
+  if (!is_auto) return;
+  try {
+    planner_.emplace(profile_drafts(engine_.model, engine_.runtime, draft_arena_, steady_draft_clock()));
+  } catch (const Error& error) {
+    log_warning("nothing is drafted, as the draft head fails: {}", error.what());
+    drafter_.reset();
+  }
 }
 
 /// Those whose next step may be drafted. Which they are must not depend on neighbours, or a result would: drafts leave
@@ -47,13 +55,7 @@ void Loop::propose_drafts() {
   }
   if (requests.empty()) return;
   const Clock::time_point begin = now();
-  try {
-    drafter_->propose(requests);
-  } catch (const Error& error) {
-    for (const Row& row : choices)
-      if (row.job->stage != Job::Stage::kEnded) end_job(*row.job, RequestRecord::End::kError, error);
-    return;
-  }
+  draft_all(requests);
   draft_seconds_ = std::chrono::duration<double>(now() - begin).count();
   has_draft_pass_ = true;
   if (!planner_) return;
@@ -63,6 +65,23 @@ void Loop::propose_drafts() {
   const std::vector<size_t> lengths = planner_->choose_lengths(survival);
   for (size_t i = 0; i < requests.size(); ++i)
     requests[i].drafts->shorten(lengths[i]);
+}
+
+/// One pass of the head. Drafts are optional: one that they cannot be had for goes on without, and the others are
+/// drafted as if it were not there, as what they write must not depend on it.
+void Loop::draft_all(std::span<const DraftingRequest> requests) {
+  try {
+    drafter_->propose(requests);
+    return;
+  } catch (const Error& error) {
+    if (!has_warned_of_drafts_) log_warning("a step goes on without drafts: {}", error.what());
+    has_warned_of_drafts_ = true;
+  }
+  for (const DraftingRequest& request : requests)
+    request.drafts->clear();
+  if (requests.size() == 1) return;
+  for (const DraftingRequest& request : requests)
+    draft_all({&request, 1});
 }
 
 void Loop::note_drafts(const std::vector<Draw>& draws, const ForwardRecord& record) {

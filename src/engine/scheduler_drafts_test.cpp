@@ -1,9 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <memory>
 
+#include "engine/mutated_checkpoint.h"
 #include "engine/scheduler_test_support.h"
 
 namespace tidepool {
@@ -104,6 +107,49 @@ TEST_F(DraftedSchedulerTest, StopAmongDraftsLeavesNothingBehindIt) {
     next.push_back({7, false});
     EXPECT_EQ(kv_.resume({.text = {next, {}}, .salt = ""}).report.hit_tokens, static_cast<int64_t>(39 + stop_at));
   }
+}
+
+/// Drafts are optional: a head that gives no usable numbers costs speed, and no request.
+TEST_F(DraftedSchedulerTest, FailingHeadFailsNobody) {
+  const golden::MutatedCheckpoint broken({}, [](const std::string& name, std::vector<std::byte>& data) {
+    if (name == "mtp.0.attn_norm.weight") std::ranges::fill(data, std::byte{0xff});  // NaN
+    return true;
+  });
+  const Model model(Checkpoint::open(broken.path()),
+                    scheduler_testing::golden_ids("cases/engram_this_config.safetensors", "token_map"),
+                    {.numerics = kOfficialNumerics, .kv_formats = {}, .has_drafts = true, .faults = {}});
+  for (const DraftOptions::Mode mode : {DraftOptions::Mode::kFixed, DraftOptions::Mode::kAuto}) {
+    SchedulerOptions options = drafted();
+    options.drafts.mode = mode;
+    Scheduler one({model, runtime_, nullptr}, options);
+    std::deque<RecordingListener> listeners(3);
+    std::vector<std::unique_ptr<Scheduler::Ticket>> tickets;
+    for (uint32_t index = 0; index < 3; ++index)
+      tickets.push_back(submit(one, request(prompt(30, index), 10), listeners[index]));
+    for (uint32_t index = 0; index < 3; ++index) {
+      listeners[index].wait();
+      ASSERT_FALSE(listeners[index].error) << listeners[index].error->what();
+      EXPECT_EQ(listeners[index].choices.at(0).ids, generate(request(prompt(30, index), 10), runtime_));
+      EXPECT_EQ(listeners[index].choices[0].end->accepted_draft_tokens, 0);
+    }
+  }
+}
+
+TEST_F(DraftedSchedulerTest, WithoutAHeadANumberIsRefusedAndAutoDoesWithout) {
+  try {
+    (void)scheduler(drafted());
+    FAIL() << "there is nothing to draft with";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), testing::HasSubstr("draft head"));
+  }
+  SchedulerOptions options = drafted();
+  options.drafts.mode = DraftOptions::Mode::kAuto;
+  const std::unique_ptr<Scheduler> one = scheduler(options);
+  RecordingListener listener;
+  const auto ticket = submit(*one, request(prompt(30), 5), listener);
+  listener.wait();
+  EXPECT_EQ(listener.choices.at(0).ids, generate(request(prompt(30), 5), runtime_));
 }
 
 }  // namespace

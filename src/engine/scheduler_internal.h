@@ -56,6 +56,7 @@ struct Choice {
   Speculation speculation{};  ///< of its next step
   DraftCounts draft_counts{};
   std::optional<int32_t> last_token{};  ///< taken and not yet run
+  int64_t published = 0;                ///< tokens of the sequence
   int64_t delivered = 0;                ///< tokens that the listener has heard of
   uint64_t last_service = 0;
   Clock::time_point last_token_at{};
@@ -86,7 +87,6 @@ struct Job {
   KvCache::Reservation reservation{};
   std::vector<Choice> choices{};  ///< one until the prompt is read
   int64_t decoder_from = 0;
-  int64_t published = 0;  ///< tokens of the prompt
 
   [[nodiscard]] int64_t prompt_length() const { return static_cast<int64_t>(request.prompt.size()); }
   [[nodiscard]] KvCache::Reservation* reserved() { return reservation.blocks() > 0 ? &reservation : nullptr; }
@@ -105,9 +105,15 @@ struct Mailbox {
   bool is_stopping = false;
   uint64_t arrival_count = 0;
   Scheduler::Status status;
+  size_t free_places = 0;           ///< choices that could begin now
   bool is_short_of_memory = false;  ///< the first that waits, waits for memory
   double request_seconds = 0;       ///< how long a request takes, from admission to its end; a running average
 };
+
+/// How often the blocks of a long prompt, or of all outputs of a request, are published while they come to be: others
+/// that begin alike need not wait for the end, little memory is in use that is not counted as pages, and the keys of
+/// the whole text are not hashed for every step.
+inline constexpr int64_t kPublishEvery = 32 * kBlockTokens;
 
 /// Looks prompts up in the cache, which may read from disk, while sequences go on.
 class Loader {
@@ -185,12 +191,14 @@ class Loop {
   void draw_all(std::vector<Draw>& draws, Span2d<const float> logits);
   void take_steps(Draw& draw, Sampler& sampler, Span2d<const float> logits);
   void deliver(const Draw& draw);
+  void publish(Job& job, Choice& choice);
   [[nodiscard]] std::optional<FinishReason> deliver_step(Job& job, size_t choice, const GenerationStep& step);
   void note_token_times(Job& job, Choice& choice);
 
   // Drafts (scheduler_drafts.cpp).
   void start_drafting();
   void propose_drafts();
+  void draft_all(std::span<const DraftingRequest> requests);
   [[nodiscard]] std::vector<Row> choices_to_draft();
   void note_drafts(const std::vector<Draw>& draws, const ForwardRecord& record);
 
@@ -211,6 +219,7 @@ class Loop {
   std::optional<DraftPlanner> planner_;  ///< with DraftOptions::Mode::kAuto
   double draft_seconds_ = 0;             ///< of the draft pass before the next step
   bool has_draft_pass_ = false;
+  bool has_warned_of_drafts_ = false;
   PrefillBudget budget_;
   std::vector<JobPtr> waiting_;
   std::vector<JobPtr> active_;  ///< loading, reading, writing

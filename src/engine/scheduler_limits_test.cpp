@@ -159,6 +159,56 @@ TEST_F(SchedulerTest, FullQueueRefusesAtOnce) {
   EXPECT_FALSE(refused.is_over());
 }
 
+/// Without a queue a burst is taken as far as there are places.
+TEST_F(SchedulerTest, QueueLimitCountsThoseThatWaitOnly) {
+  for (const size_t queue_limit : {size_t{0}, size_t{2}}) {
+    SchedulerOptions options;
+    options.max_num_seqs = 3;
+    options.queue_limit = queue_limit;
+    const std::unique_ptr<Scheduler> one = scheduler(options);
+    Door door;
+    std::deque<RecordingListener> listeners(3 + queue_limit);
+    std::vector<std::unique_ptr<Scheduler::Ticket>> tickets;
+    for (RecordingListener& listener : listeners) {
+      listener.at_start = [&] { door.wait(); };
+      tickets.push_back(submit(*one, request(prompt(5), 1), listener));
+    }
+    RecordingListener refused;
+    EXPECT_TRUE(std::holds_alternative<Refusal>(one->submit(request(prompt(5), 1), refused)));
+    door.open();
+    for (RecordingListener& listener : listeners)
+      listener.wait();
+    EXPECT_TRUE(one->wait_idle(milliseconds(20000)));
+    RecordingListener again;
+    const auto ticket = submit(*one, request(prompt(5), 1), again);
+    again.wait();
+  }
+}
+
+/// Cancelling waits for nothing, not even for the call of the listener in which it is done.
+TEST_F(SchedulerTest, CancellingDoesNotWait) {
+  const std::unique_ptr<Scheduler> one = scheduler();
+  RecordingListener listener;
+  std::unique_ptr<Scheduler::Ticket> ticket;
+  Door inside;
+  Door cancelled;
+  listener.at_token = [&](size_t, int32_t) {
+    inside.open();
+    cancelled.wait();
+    return Verdict::kGoOn;
+  };
+  ticket = submit(*one, request(prompt(20), 500), listener);
+  inside.wait();
+  ticket->cancel();
+  ticket->cancel();
+  cancelled.open();
+  listener.wait();
+  ASSERT_TRUE(listener.error);
+  EXPECT_EQ(listener.error->code(), ErrorCode::kCancelled);
+  EXPECT_LE(listener.choices.at(0).ids.size(), 2U);
+  ticket->cancel();  // over, so nothing happens
+}
+
 TEST_F(SchedulerTest, WaitsForMemoryAndSaysSo) {
   const size_t block_bytes = model().kv_layout()->block_bytes;
   const std::unique_ptr<KvCache> kv = cache(4 * block_bytes);

@@ -1,5 +1,9 @@
+#include <fmt/format.h>
+
+#include <exception>
 #include <utility>
 
+#include "engine/prefill.h"
 #include "engine/scheduler_internal.h"
 
 namespace tidepool::scheduling {
@@ -46,12 +50,15 @@ void Loader::load_one(Job& job) {
   KvCache::Query query;
   query.text = {job.request.prompt, job.request.images};
   query.salt = job.request.cache_salt;
-  query.exact_replay = job.request.wants_exact_cache;
-  query.exact_only = job.request.wants_exact_cache;
+  set_replay(query, job.request.generation.replay);
   try {
     job.resumed.emplace(cache_.resume(query));
   } catch (const Error& error) {
     job.load_error = error;
+  } catch (const std::exception& error) {
+    // No memory, or no thread to read with: it may pass, and is no reason to end the server.
+    job.load_error = Error(ErrorCode::kResourceExhausted,
+                           fmt::format("the prompt could not be looked up in the cache: {}", error.what()));
   }
 }
 

@@ -28,11 +28,11 @@ Loop::Loop(const Scheduler::Engine& engine, const SchedulerOptions& options, Mai
       mailbox_(mailbox),
       samplers_(engine.runtime.pool.thread_count()),
       budget_(options.max_prefill_share, static_cast<int64_t>(options.max_num_batched_tokens)) {
+  start_drafting();
   if (engine_.cache != nullptr) loader_.emplace(*engine_.cache, mailbox_, kLoaderThreads);
 }
 
 void Loop::run() {
-  start_drafting();
   while (take_news()) {
     end_cancelled();
     admit();
@@ -142,6 +142,7 @@ void Loop::publish_status() {
     mailbox_.status.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.arrivals.size());
     mailbox_.status.forward_calls = forward_calls_;
     mailbox_.is_short_of_memory = waits_for_memory_;
+    mailbox_.free_places = waits_for_memory_ ? 0 : options_.max_num_seqs - used_slots();
     is_idle = mailbox_.status.running == 0 && mailbox_.status.waiting == 0;
   }
   if (is_idle) mailbox_.idle.notify_all();
@@ -208,7 +209,12 @@ bool Loop::reserve(Job& job, const SequenceState& state) {
   const int64_t output = std::min(job.request.generation.max_tokens.value_or(room), room);
   // A further choice copies the block in which the prompt ends.
   const auto further = static_cast<int64_t>(job.request.choice_count - 1) * (output + kBlockTokens);
-  std::optional<KvCache::Reservation> room_found = engine_.cache->reserve(state, length + output + further);
+  // All of it is promised, but most requests end long before what they may write: until then it is left to pages that
+  // others may come back to.
+  const auto partial_blocks = static_cast<int64_t>(job.request.choice_count) * kBlockTokens;
+  const int64_t unpublished = kPublishEvery + static_cast<int64_t>(options_.max_num_batched_tokens) + partial_blocks;
+  std::optional<KvCache::Reservation> room_found =
+      engine_.cache->reserve(state, length + output + further, unpublished);
   if (!room_found) return false;
   job.reservation = std::move(*room_found);
   return true;
@@ -217,13 +223,14 @@ bool Loop::reserve(Job& job, const SequenceState& state) {
 void Loop::begin_reading(Job& job, SequenceState state) {
   job.stage = Job::Stage::kReading;
   job.admitted_at = now();
-  job.published = state.length();
+  const int64_t known = state.length();
   job.decoder_from = replay_begin(engine_.model, state, job.prompt_length(), job.request.generation.replay);
   GenerationOptions options = job.request.generation;
   if (!job.request.constraints.empty()) options.constraint = job.request.constraints.front().get();
   Continuation continuation(engine_.model.config(), std::move(options));
   continuation.add_prompt(job.request.prompt);
   job.choices.emplace_back(std::move(state), std::move(continuation));
+  job.choices.back().published = known;
   if (options_.observer) options_.observer->on_lookup(job.report);
   publish_status();  // it waits no more
   job.gate.call([&](SequenceListener& listener) { listener.on_start(job.report); });

@@ -24,6 +24,12 @@ DraftOptions parse_draft_options(std::string_view text) {
               fmt::format("draft \"{}\" is not known; use off, auto, or a number from 1 to {}", text, kDraftLengthMax));
 }
 
+size_t drafts_max(const DraftOptions& options, const ModelConfig& config) {
+  if (options.mode == DraftOptions::Mode::kOff || !config.dspark) return 0;
+  const auto block = static_cast<size_t>(config.dspark->block_size);
+  return options.mode == DraftOptions::Mode::kAuto ? block : std::min(block, options.length);
+}
+
 void Drafts::add(const DraftedToken& token, double survival) {
   tokens_.push_back(token);
   survival_.push_back(survival);

@@ -29,6 +29,9 @@ struct DraftOptions {
 [[nodiscard]] DraftOptions parse_draft_options(std::string_view text);
 inline constexpr size_t kDraftLengthMax = 64;
 
+/// Tokens that are drafted in one step at most, for a model of this config.
+[[nodiscard]] size_t drafts_max(const DraftOptions& options, const ModelConfig& config);
+
 /// Tokens proposed behind the last one taken of a sequence, and what is needed to judge them.
 class Drafts {
  public:

@@ -4,11 +4,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/prefill.h"
 #include "session/prompt_ids.h"
 
 namespace tidepool {
-namespace {}  // namespace
-
 /// Room for all that the turn may come to.
 KvCache::Reservation Conversation::reserve(const SequenceState& state, const TurnRequest& request,
                                            int64_t context_max) const {
@@ -41,7 +40,7 @@ TurnResult Conversation::run(const TurnRequest& request, const TurnListener& lis
   const std::vector<InputToken> prompt = input_tokens(request.prompt, images);
   KvCache::Query query;
   query.text = {prompt, images};
-  query.exact_replay = request.generation.replay != Replay::kBounded;
+  set_replay(query, request.generation.replay);
   auto [state, report] = cache_.resume(query);
   TurnResult result;
   result.cache = report;
