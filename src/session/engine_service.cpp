@@ -79,6 +79,7 @@ class ServiceTicket final : public Service::Ticket {
  public:
   ServiceTicket(std::unique_ptr<ServiceJob> job, std::unique_ptr<Scheduler::Ticket> ticket)
       : job_(std::move(job)), ticket_(std::move(ticket)) {}
+  void cancel() override { ticket_->cancel(); }
   ~ServiceTicket() override {
     ticket_.reset();  // from here on nobody else touches the job
     job_->keep_unfinished();
@@ -88,6 +89,9 @@ class ServiceTicket final : public Service::Ticket {
   std::unique_ptr<ServiceJob> job_;
   std::unique_ptr<Scheduler::Ticket> ticket_;
 };
+
+/// How long pictures of others take, roughly.
+constexpr int kPictureRetrySeconds = 5;
 
 Busy busy(const Refusal& refusal) {
   Busy result;
@@ -105,6 +109,7 @@ class EngineService final : public Service {
   EngineService(std::shared_ptr<const LoadedModel> model, EngineServiceOptions options)
       : model_(std::move(model)),
         kept_(options.kept_turn_bytes),
+        image_limits_{.file = {}, .memory = std::make_shared<PictureMemory>(options.picture_bytes)},
         features_(std::make_shared<ImageFeatureCache>(model_->model(), model_->runtime())) {
     if (model_->has_tokenizer()) grammars_.emplace(model_->tokenizer(), model_->stop_ids());
     if (!options.script.empty()) {
@@ -123,14 +128,27 @@ class EngineService final : public Service {
 
   [[nodiscard]] PreparedRequest prepare(ServiceRequest request) const override {
     check(request);
-    ServicePrompt prompt = encode_prompt_of(request);
+    ServicePrompt prompt;
+    try {
+      prompt = encode_prompt_of(request);
+    } catch (const PictureMemoryFull&) {
+      PreparedRequest refused;
+      refused.request = std::move(request);
+      refused.busy = Busy{Busy::Reason::kNoMemory, kPictureRetrySeconds};
+      return refused;
+    }
     const auto length = static_cast<int64_t>(prompt.ids.size());
     if (length >= max_model_len())
       throw Error(ErrorCode::kResourceExhausted, no_room_message(model_->config(), length, max_model_len()));
     require_memory(request, length);
     std::shared_ptr<const CompiledGrammar> grammar = grammar_of(request, prompt.output_start);
-    return {std::move(request),  std::move(prompt.ids), std::move(prompt.images),
-            prompt.output_start, prompt.has_tools,      std::move(grammar)};
+    return {std::move(request),
+            std::move(prompt.ids),
+            std::move(prompt.images),
+            prompt.output_start,
+            prompt.has_tools,
+            std::move(grammar),
+            {}};
   }
 
   [[nodiscard]] std::vector<int32_t> encode(const ServiceRequest& request) const override {
@@ -139,6 +157,7 @@ class EngineService final : public Service {
   }
 
   [[nodiscard]] Submitted submit(PreparedRequest prepared, ServiceListener& listener) override {
+    if (prepared.busy) return *prepared.busy;
     const ServiceRequest& request = prepared.request;
     SequenceRequest sequence;
     sequence.generation = generation_options(request);
@@ -205,6 +224,11 @@ class EngineService final : public Service {
 
   /// A context that memory cannot hold would be promised in vain.
   void fit_context(int64_t& max_model_len) const {
+    if (kv_tokens_max() == 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--kv-ram, {} bytes, holds no context at all: {} tokens take {} bytes; raise it",
+                              kv_bytes_, kBlockTokens, model_->model().kv_layout()->block_bytes));
+    }
     const int64_t model_max = model_->config().max_position_embeddings;
     if (max_model_len == 0) {
       max_model_len = std::min(model_max, kv_tokens_max());
@@ -247,7 +271,7 @@ class EngineService final : public Service {
 
   [[nodiscard]] ServicePrompt encode_prompt_of(ServiceRequest& request) const {
     if (auto* chat = std::get_if<ChatRequest>(&request.prompt))
-      return encode_service_prompt(*model_, *chat, kept_, request.cache_salt);
+      return encode_service_prompt(*model_, *chat, kept_, request.cache_salt, image_limits_);
     return encode_service_prompt(*model_, std::get<RawPrompt>(request.prompt));
   }
 
@@ -306,6 +330,7 @@ class EngineService final : public Service {
 
   std::shared_ptr<const LoadedModel> model_;
   mutable KeptTurns kept_;
+  const RequestImageLimits image_limits_;
   std::shared_ptr<ImageFeatureCache> features_;
   std::unique_ptr<Script> script_;
   mutable std::optional<GrammarLibrary> grammars_;

@@ -19,6 +19,8 @@ struct EngineServiceOptions {
   std::optional<KvCacheOptions> kv;
   /// Memory for the ids of turns that the server itself wrote.
   size_t kept_turn_bytes = size_t{64} << 20;
+  /// Memory for the pictures of requests whose prompts are not read yet; more is refused as Busy(kNoMemory).
+  size_t picture_bytes = size_t{2} << 30;
   /// Recorded outputs that replace the model's choices (session/script.h); empty: none.
   std::filesystem::path script;
 };
@@ -26,7 +28,7 @@ struct EngineServiceOptions {
 /// The service on a loaded model. Takes the model's runtime for itself: nothing else may compute on it meanwhile. When
 /// it dies, requests under way end with Error(kCancelled), and what they computed stays in the cache's store.
 /// Throws Error: kInvalidArgument for options out of range, naming --kv-ram when max_model_len was asked for and does
-/// not fit; as Script::load for the script.
+/// not fit, or when --kv-ram holds nothing; kUnsupported as Scheduler for drafts; as Script::load for the script.
 [[nodiscard]] std::unique_ptr<Service> make_engine_service(std::shared_ptr<const LoadedModel> model,
                                                            EngineServiceOptions options);
 

@@ -97,9 +97,9 @@ void put_kept_turn(PromptBuilder& builder, const PromptTurn& turn, const ChatMes
 }  // namespace
 
 ServicePrompt encode_service_prompt(const LoadedModel& model, ChatRequest& request, KeptTurns& kept,
-                                    std::string_view salt) {
+                                    std::string_view salt, const RequestImageLimits& images) {
   check_chat_request(request);  // before pictures are decoded for nothing
-  const std::vector<RequestImagePtr> pictures = take_images(model, request);
+  const std::vector<RequestImagePtr> pictures = take_images(model, request, images);
   const PreparedChat chat = encode_chat_request(request);
   PromptBuilder builder(model, chat.prompt, images_of_prompt(chat.prompt, pictures));
   auto turn = chat.prompt.turns.begin();

@@ -27,7 +27,7 @@ struct ServicePrompt {
 /// its reasoning where the template keeps reasoning; all else is encoded from its text. Pictures are taken out of the
 /// request. Throws Error(kInvalidArgument) as encode_chat_request and take_images.
 [[nodiscard]] ServicePrompt encode_service_prompt(const LoadedModel& model, ChatRequest& request, KeptTurns& kept,
-                                                  std::string_view salt);
+                                                  std::string_view salt, const RequestImageLimits& images);
 
 /// The prompt that stands as it is. `begin_id` is the begin-of-sentence token. Throws Error(kInvalidArgument).
 [[nodiscard]] ServicePrompt encode_service_prompt(const LoadedModel& model, const RawPrompt& prompt);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <thread>
@@ -122,10 +123,73 @@ TEST_F(EngineServiceTest, ContextThatMemoryCannotHoldIsNotPromised) {
     EXPECT_THAT(error.what(), testing::HasSubstr("--kv-ram"));
   }
   how.scheduler.max_model_len = 0;
+  how.kv->ram_bytes = block_bytes - 1;
+  try {
+    (void)make_engine_service(model(), how);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), testing::HasSubstr("--kv-ram"));
+  }
+  how.kv->ram_bytes = 8 * block_bytes;
   const std::unique_ptr<Service> service = make_engine_service(model(), how);
   ServiceRequest request = raw("the", 500);
   request.choice_count = 3;
   EXPECT_THROW((void)service->prepare(request), Error);
+}
+
+/// Known fault 33: titles and other side questions, none with a limit of its own, while the main session rests. What
+/// they may write at most is most of the memory, what they do write is little.
+TEST_F(EngineServiceTest, TitlePromptsDoNotCostTheMainSession) {
+  EngineServiceOptions how = options();
+  how.kv->ram_bytes = 160 * model()->model().kv_layout()->block_bytes;
+  const std::unique_ptr<Service> service = make_engine_service(model(), how);
+  const auto title = [](int number) {
+    ServiceRequest request = raw("title " + std::to_string(number), 1);
+    request.max_tokens.reset();
+    request.stop_ids.resize(512);  // a short answer, whatever it says
+    for (int32_t id = 0; id < 512; ++id)
+      request.stop_ids[static_cast<size_t>(id)] = id;
+    return request;
+  };
+  ServiceRequest main = raw("", 4);
+  main.prompt = RawPrompt{std::vector<int32_t>(6000, 17)};
+  const Result first = run(*service, main);
+  for (int round = 0; round < 4; ++round) {
+    std::deque<RecordingListener> listeners(4);
+    std::vector<std::unique_ptr<Service::Ticket>> tickets;
+    for (RecordingListener& listener : listeners)
+      tickets.push_back(submit(*service, title(round), listener));
+    for (RecordingListener& listener : listeners) {
+      listener.wait();
+      EXPECT_FALSE(listener.error) << listener.error->what();
+    }
+  }
+  const Result again = run(*service, main);
+  EXPECT_EQ(again.report.hit_tokens, 5999);
+  EXPECT_EQ(again.choices.at(0).ids, first.choices.at(0).ids);
+}
+
+/// A long output is published as it comes, and takes room only then.
+TEST_F(EngineServiceTest, LongOutputsTakeTheirRoomAsTheyGrow) {
+  EngineServiceOptions how = options();
+  const size_t block_bytes = model()->model().kv_layout()->block_bytes;
+  how.kv->ram_bytes = 130 * block_bytes;
+  how.kv->snapshot_ram_bytes = 0;
+  const std::unique_ptr<Service> service = make_engine_service(model(), how);
+  ServiceRequest request = raw("the", 4300);
+  request.ignores_eos = true;
+  RecordingListener listener;
+  size_t pages_max = 0;
+  listener.at_output = [&](size_t) {
+    if (listener.choices[0].ids.size() % 100 == 0)
+      pages_max = std::max<size_t>(pages_max, service->status().kv_page_bytes / block_bytes);
+  };
+  const auto ticket = submit(*service, request, listener);
+  listener.wait();
+  EXPECT_EQ(listener.choices.at(0).ids.size(), 4300U);
+  EXPECT_GE(pages_max, 32U);
+  EXPECT_EQ(service->status().kv_reserved_bytes, 0U);
 }
 
 TEST_F(EngineServiceTest, ChoicesAreDrawnWithTheirOwnSeeds) {

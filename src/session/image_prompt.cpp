@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -34,6 +35,14 @@ class ImageTaker {
 
  private:
   void take(Json& record, const std::string& path) {
+    read(record, path);
+    check_totals(path);
+    share(path);
+    record = Json::make_object();
+    record.set(kNumberKey, Json::make_integer(static_cast<int64_t>(taken_.size() - 1)));
+  }
+
+  void read(const Json& record, const std::string& path) {
     try {
       if (taken_.size() == limits_.count_max) {
         throw Error(ErrorCode::kInvalidArgument,
@@ -45,6 +54,9 @@ class ImageTaker {
       // Whatever is wrong with a picture, the client can send another.
       throw Error(ErrorCode::kInvalidArgument, error.what());
     }
+  }
+
+  void check_totals(const std::string& path) {
     pixels_ += taken_.back()->pixels;
     if (pixels_ > limits_.pixels_max) {
       throw Error(
@@ -60,18 +72,60 @@ class ImageTaker {
                               "smaller ones",
                               path, tokens_, model_.config().max_position_embeddings));
     }
-    record = Json::make_object();
-    record.set(kNumberKey, Json::make_integer(static_cast<int64_t>(taken_.size() - 1)));
   }
+
+  /// Keeps the picture taken last once only, and counts its memory.
+  void share(const std::string& path) {
+    const auto [same, is_new] = by_digest_.try_emplace(taken_.back()->digest, taken_.back());
+    if (!is_new) {
+      taken_.back() = same->second;
+      return;
+    }
+    if (!limits_.memory) return;
+    const size_t bytes = taken_.back()->prepared.canvas.pixels.size();
+    bytes_ += bytes;
+    if (bytes_ > limits_.memory->bytes_max()) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: the images up to this one take {} MiB of memory, and all of the server's may take {}; "
+                      "send fewer or smaller ones",
+                      path, bytes_ >> 20, limits_.memory->bytes_max() >> 20));
+    }
+    std::shared_ptr<const void> memory = PictureMemory::take(limits_.memory, bytes);
+    if (!memory) {
+      throw PictureMemoryFull(
+          ErrorCode::kResourceExhausted,
+          fmt::format("{}: images of other requests take all the memory for images; ask again later", path));
+    }
+    // One that gives its memory back when nobody has it any more.
+    const auto counted = std::make_shared<Counted>(Counted{std::move(memory), taken_.back()});
+    taken_.back() = same->second = RequestImagePtr(counted, counted->image.get());
+  }
+
+  struct Counted {
+    std::shared_ptr<const void> memory;
+    RequestImagePtr image;
+  };
 
   const LoadedModel& model_;
   const RequestImageLimits& limits_;
   std::vector<RequestImagePtr> taken_;
+  std::map<Digest, RequestImagePtr> by_digest_;
+  size_t bytes_ = 0;
   int64_t tokens_ = 0;
   uint64_t pixels_ = 0;
 };
 
 }  // namespace
+
+std::shared_ptr<const void> PictureMemory::take(const std::shared_ptr<PictureMemory>& memory, size_t bytes) {
+  size_t before = memory->bytes();
+  do {
+    if (bytes > memory->bytes_max_ - before) return nullptr;
+  } while (!memory->bytes_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
+  return {memory.get(),
+          [memory, bytes](const PictureMemory*) { memory->bytes_.fetch_sub(bytes, std::memory_order_relaxed); }};
+}
 
 Digest image_digest(const RgbImage& image) {
   FieldHasher hasher("tidepool image");

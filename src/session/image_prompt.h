@@ -1,11 +1,14 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "image/decode.h"
 #include "image/plan.h"
 #include "kv/block_key.h"
@@ -15,6 +18,29 @@
 namespace tidepool {
 
 class LoadedModel;
+
+/// Memory for the pictures of all requests whose prompts are not read yet, bounded. Thread-safe.
+class PictureMemory {
+ public:
+  explicit PictureMemory(size_t bytes_max) : bytes_max_(bytes_max) {}
+  PictureMemory(const PictureMemory&) = delete;
+  PictureMemory& operator=(const PictureMemory&) = delete;
+
+  /// Taken as long as what is returned lives; null when there is not so much left. `memory` lives on as long.
+  [[nodiscard]] static std::shared_ptr<const void> take(const std::shared_ptr<PictureMemory>& memory, size_t bytes);
+  [[nodiscard]] size_t bytes_max() const { return bytes_max_; }
+  [[nodiscard]] size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  const size_t bytes_max_;
+  std::atomic<size_t> bytes_ = 0;  ///< relaxed: a counter that orders nothing else
+};
+
+/// The pictures of others take all the memory; it passes.
+class PictureMemoryFull : public Error {
+ public:
+  using Error::Error;
+};
 
 /// A picture of a request, ready for the vision tower.
 struct RequestImage {
@@ -35,6 +61,7 @@ struct RequestImageLimits {
   size_t count_max = 600;  ///< of a request, as the hosted service has it
   /// Of all files of a request: a small request of well compressed files must not keep a processor busy for minutes.
   uint64_t pixels_max = uint64_t{2} << 30;
+  std::shared_ptr<PictureMemory> memory{};  ///< what they take it from; may be null
 };
 
 /// Digest of a picture. (docs/images.md, "Digest")
@@ -47,7 +74,8 @@ struct RequestImageLimits {
 /// Decodes the pictures of a request, in the order of its messages, and leaves in place of each its number: their bytes
 /// may be most of the request, and it is copied on its way. Throws Error(kInvalidArgument) beginning with the field
 /// ("messages[2].content[1]: ..."): for a model that cannot see, a picture that cannot be read or is above a limit, and
-/// when all together take more positions than any context has.
+/// when all together take more positions than any context has, or more memory than all requests may. The same picture
+/// several times takes memory once. Throws PictureMemoryFull (kResourceExhausted) while others have the memory.
 [[nodiscard]] std::vector<RequestImagePtr> take_images(const LoadedModel& model, ChatRequest& request,
                                                        const RequestImageLimits& limits = {});
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -409,6 +410,46 @@ TEST_F(ImagePrompt, TheServiceGivesWhatAConversationGives) {
       ids.push_back(token.id);
     EXPECT_EQ(listener.choices.at(0).ids, ids) << "round " << round;
   }
+}
+
+TEST_F(ImagePrompt, PicturesTakeMemoryOnceAndGiveItBack) {
+  RequestImageLimits limits;
+  limits.memory = std::make_shared<PictureMemory>(size_t{1} << 30);
+  ChatRequest request = request_of({user({image(sample("rgb.png")), image(sample("rgb.png"))})});
+  std::vector<RequestImagePtr> pictures = take_images(model(), request, limits);
+  const size_t bytes = pictures.at(0)->prepared.canvas.pixels.size();
+  EXPECT_EQ(pictures.at(0), pictures.at(1));
+  EXPECT_EQ(limits.memory->bytes(), bytes);
+  pictures.clear();
+  EXPECT_EQ(limits.memory->bytes(), 0U);
+  limits.memory = std::make_shared<PictureMemory>(bytes - 1);
+  EXPECT_THAT(error_of(request_of({user({image(sample("rgb.png"))})}), limits),
+              StartsWith("messages[0].content[0]: the images up to this one take"));
+  EXPECT_EQ(limits.memory->bytes(), 0U);
+}
+
+/// While the pictures of others fill the memory, one more request comes too early; it can come back.
+TEST_F(ImagePrompt, TheServiceIsBusyWhilePicturesOfOthersFillTheMemory) {
+  ChatRequest chat = request_of({user({text("see"), image(sample("rgb.png"))})});
+  ServiceRequest request;
+  request.prompt = chat;
+  request.max_tokens = 1;
+  service_testing::RoomyCheckpoint checkpoint;
+  EngineServiceOptions options;
+  options.picture_bytes = take_images(model(), chat).at(0)->prepared.canvas.pixels.size();
+  const std::unique_ptr<Service> service =
+      make_engine_service(service_testing::load_roomy_model(checkpoint), std::move(options));
+  std::optional<PreparedRequest> waiting = service->prepare(request);
+  service_testing::RecordingListener listener;
+  const Service::Submitted refused = service->submit(service->prepare(request), listener);
+  ASSERT_TRUE(std::holds_alternative<Busy>(refused));
+  EXPECT_EQ(std::get<Busy>(refused).reason, Busy::Reason::kNoMemory);
+  EXPECT_GE(std::get<Busy>(refused).retry_after_s, 1);
+  waiting.reset();
+  const Service::Submitted taken = service->submit(service->prepare(request), listener);
+  ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Service::Ticket>>(taken));
+  listener.wait();
+  EXPECT_FALSE(listener.error);
 }
 
 TEST_F(ImagePrompt, TheServiceRefusesABadPictureByItsField) {

@@ -45,10 +45,11 @@ class RoomyCheckpoint {
 };
 
 /// Loaded once for all tests of a suite.
-inline std::shared_ptr<const LoadedModel> load_roomy_model(const RoomyCheckpoint& checkpoint) {
+inline std::shared_ptr<const LoadedModel> load_roomy_model(const RoomyCheckpoint& checkpoint, bool has_drafts = false) {
   LoadOptions options;
   options.folder = checkpoint.path();
   options.threads = 2;
+  options.has_drafts = has_drafts;
   return LoadedModel::load(options);
 }
 

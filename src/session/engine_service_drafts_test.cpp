@@ -1,0 +1,126 @@
+// The service with drafts on: what comes out is what comes out without.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "session/service_test_base.h"
+#include "text/json.h"
+
+namespace tidepool {
+namespace {
+
+using service_testing::RecordingListener;
+
+class DraftedServiceTest : public service_testing::ServiceTest {
+ protected:
+  static void SetUpTestSuite() {
+    drafting_checkpoint = std::make_unique<service_testing::RoomyCheckpoint>();
+    drafting_model = service_testing::load_roomy_model(*drafting_checkpoint, true);
+  }
+  static void TearDownTestSuite() {
+    drafting_model.reset();
+    drafting_checkpoint.reset();
+  }
+
+  static std::unique_ptr<Service> service(DraftOptions drafts, size_t max_num_seqs = 16) {
+    EngineServiceOptions how = options();
+    how.scheduler.drafts = drafts;
+    how.scheduler.max_num_seqs = max_num_seqs;
+    return make_engine_service(drafting_model, how);
+  }
+
+  /// Answers to requests that are all under way at once, as far as the service allows.
+  static std::vector<RecordingListener::ChoiceLog> run_all(Service& service,
+                                                           const std::vector<ServiceRequest>& requests) {
+    std::deque<RecordingListener> listeners(requests.size());
+    std::vector<std::unique_ptr<Service::Ticket>> tickets;
+    for (size_t i = 0; i < requests.size(); ++i)
+      tickets.push_back(submit(service, requests[i], listeners[i]));
+    std::vector<RecordingListener::ChoiceLog> logs;
+    for (RecordingListener& listener : listeners) {
+      listener.wait();
+      EXPECT_FALSE(listener.error) << listener.error->what();
+      logs.push_back(listener.choices.at(0));
+    }
+    return logs;
+  }
+
+  static ServiceRequest with_schema() {
+    ServiceRequest request = chat({"x"}, 200);
+    ChatRequest& asked = std::get<ChatRequest>(request.prompt);
+    asked.is_thinking = false;
+    asked.response_format = parse_json(
+        R"({"type": "json_schema", "json_schema": {"name": "s", "strict": true, "schema": {"type": "object",
+            "properties": {"a": {"enum": ["xyxyxyxy", "yxyxyxyx"]}, "b": {"type": "boolean"}}, "required": ["a", "b"],
+            "additionalProperties": false}}})");
+    return request;
+  }
+
+  static constexpr DraftOptions kOff{};
+  static constexpr DraftOptions kFive{.mode = DraftOptions::Mode::kFixed, .length = 5};
+  static constexpr DraftOptions kAuto{.mode = DraftOptions::Mode::kAuto};
+
+  inline static std::unique_ptr<service_testing::RoomyCheckpoint> drafting_checkpoint;
+  inline static std::shared_ptr<const LoadedModel> drafting_model;
+};
+
+/// Plain text, a stop string wherever it falls in a block, a schema, and reasoning, side by side.
+TEST_F(DraftedServiceTest, GreedyAnswersAreThoseWithoutDrafts) {
+  std::vector<ServiceRequest> requests = {raw("the quick", 40), with_schema(), chat({"hello"}, 40)};
+  const std::unique_ptr<Service> plain = service(kOff);
+  const std::string text = run_all(*plain, {requests[0]})[0].completion.content;
+  ASSERT_GT(text.size(), 12U);
+  for (size_t end = 8; end + 2 < text.size() && requests.size() < 8; end += 7) {
+    requests.push_back(raw("the quick", 40));
+    requests.back().stops = {text.substr(end - 4, 4)};
+  }
+  const std::vector<RecordingListener::ChoiceLog> expected = run_all(*plain, requests);
+  EXPECT_TRUE(parse_json(expected[1].completion.content).find("b")->is_bool());
+  EXPECT_EQ(expected[3].finish->reason, FinishReason::kStopText);
+  for (const DraftOptions& drafts : {kFive, kAuto}) {
+    const std::unique_ptr<Service> drafted = service(drafts);
+    const std::vector<RecordingListener::ChoiceLog> logs = run_all(*drafted, requests);
+    int64_t accepted = 0;
+    int64_t proposed = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_EQ(logs[i].ids, expected[i].ids);
+      EXPECT_EQ(logs[i].completion.content, expected[i].completion.content);
+      EXPECT_EQ(logs[i].completion.reasoning, expected[i].completion.reasoning);
+      EXPECT_EQ(logs[i].finish->reason, expected[i].finish->reason);
+      EXPECT_EQ(logs[i].finish->stop_index, expected[i].finish->stop_index);
+      const ChoiceUsage& usage = logs[i].finish->usage;
+      EXPECT_EQ(usage.completion_tokens, expected[i].finish->usage.completion_tokens);
+      EXPECT_EQ(usage.reasoning_tokens, expected[i].finish->usage.reasoning_tokens);
+      EXPECT_EQ(expected[i].finish->usage.accepted_draft_tokens, 0);
+      accepted += usage.accepted_draft_tokens;
+      proposed += usage.accepted_draft_tokens + usage.rejected_draft_tokens;
+    }
+    if (drafts.mode != DraftOptions::Mode::kFixed) continue;  // the other may find that they do not pay here
+    EXPECT_GT(accepted, 0);
+    EXPECT_GT(proposed, accepted);
+  }
+}
+
+TEST_F(DraftedServiceTest, DrawnAnswersFollowFromTheirSeedsWhoeverElseIsUnderWay) {
+  std::vector<ServiceRequest> requests;
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    requests.push_back(seed == 2 ? with_schema() : raw("the quick " + std::to_string(seed), 25));
+    requests.back().sampling.temperature = 1;
+    requests.back().sampling.seed = seed;
+  }
+  requests.push_back(raw("the", 30));  // a greedy one among them
+  for (const DraftOptions& drafts : {kFive, kAuto}) {
+    const std::vector<RecordingListener::ChoiceLog> alone = run_all(*service(drafts, 1), requests);
+    const std::vector<RecordingListener::ChoiceLog> together = run_all(*service(drafts), requests);
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_EQ(together[i].ids, alone[i].ids) << i;
+  }
+}
+
+}  // namespace
+}  // namespace tidepool
