@@ -24,14 +24,21 @@ struct StoredBlock {
 
 /// Whole state of a sequence behind its complete blocks (kv/snapshot.h), as bytes.
 struct StoredSnapshot {
-  BlockKey key;        ///< snapshot_key(): of everything the state depends on
-  BlockKey parent;     ///< of its last complete block, or the root
-  int64_t length = 0;  ///< tokens of the sequence
+  BlockKey key;             ///< snapshot_key(): of everything the state depends on
+  BlockKey parent;          ///< of its last complete block, or the root
+  int64_t length = 0;       ///< tokens of the sequence
+  bool is_bounded = false;  ///< a bounded replay lies behind the state
   std::vector<std::byte> bytes;
 };
 
 /// Why something that was once kept is not there any more, or was not usable.
-enum class Absence : uint8_t { kNeverSeen, kEvicted, kExpired, kChecksum };
+enum class Absence : uint8_t {
+  kNeverSeen,
+  kEvicted,
+  kExpired,
+  kChecksum,    ///< its bytes are damaged
+  kUnreadable,  ///< it is kept, but the disk refused to read it now
+};
 
 /// What is kept on disk, for days. Thread-safe. Implementations never throw for what lies on the disk: what cannot be
 /// read is absent. (docs/kv_cache.md, "Disk")
@@ -63,9 +70,14 @@ class BlockStore {
   /// Counts as a use of the whole chain that ends in `key`: its time to live starts anew.
   virtual void touch(const BlockKey& key) = 0;
 
-  /// Queues a block for writing and returns at once. One that is there already (and is not replaced by an exact one)
-  /// is not written twice. Returns false, and counts it, when the queue is full: the block is not kept.
+  /// Queues a block for writing and returns at once. One that is there already
+  /// (and is not replaced by an exact one) is not written twice, unless it
+  /// could not be read. Returns false, and counts it, when the queue is full:
+  /// the block is not kept.
   virtual bool write(StoredBlock block) = 0;
+  /// Blocks that write() took and the disk did not, once it takes writes again:
+  /// to be offered anew. Each is named once.
+  [[nodiscard]] virtual std::vector<BlockKey> take_lost() = 0;
 
   /// Snapshots behind the block `parent` (or the root), newest first: their keys and lengths.
   struct SnapshotInfo {
@@ -74,7 +86,8 @@ class BlockStore {
   };
   [[nodiscard]] virtual std::vector<SnapshotInfo> snapshots(const BlockKey& parent) const = 0;
   [[nodiscard]] virtual std::optional<StoredSnapshot> read_snapshot(const BlockKey& key) = 0;
-  /// Queues a snapshot for writing; as write().
+  /// Queues a snapshot for writing; as write(), an exact one replacing a
+  /// bounded one too.
   virtual bool write_snapshot(StoredSnapshot snapshot) = 0;
 
   /// Waits until everything queued so far is on the disk (acknowledged: survives kill -9 and loss of power).
@@ -87,6 +100,7 @@ class BlockStore {
     uint64_t written_bytes = 0;   ///< payload written since opening
     uint64_t dropped_writes = 0;  ///< queue full, or the disk refused
     uint64_t bad_records = 0;     ///< checksum or version did not fit
+    uint64_t failed_reads = 0;    ///< of records, refused by the system: misses that cost nothing else
     uint64_t queued = 0;
     std::string last_error;  ///< of the disk, empty when none
   };

@@ -45,6 +45,7 @@ class DiskStore final : public BlockStore {
   [[nodiscard]] std::vector<ReadResult> read(std::span<const BlockKey> keys) override;
   void touch(const BlockKey& key) override;
   bool write(StoredBlock block) override;
+  [[nodiscard]] std::vector<BlockKey> take_lost() override;
   [[nodiscard]] std::vector<SnapshotInfo> snapshots(const BlockKey& parent) const override;
   [[nodiscard]] std::optional<StoredSnapshot> read_snapshot(const BlockKey& key) override;
   bool write_snapshot(StoredSnapshot snapshot) override;
@@ -53,8 +54,9 @@ class DiskStore final : public BlockStore {
 
  private:
   [[nodiscard]] int64_t now() const { return now_(); }
-  [[nodiscard]] store::ReaderOptions reader_options(const FamilyLog& family) const;
-  /// One round of read(): fills what can be read of `wanted` (indices), and returns those whose file has gone.
+  [[nodiscard]] store::ReaderOptions reader_options(const FamilyLog& family);
+  /// One round of read(): fills what can be read of `wanted` (indices), and
+  /// returns those whose file has gone.
   [[nodiscard]] std::vector<size_t> read_round(std::span<const BlockKey> keys, const std::vector<size_t>& wanted,
                                                std::vector<ReadResult>& results);
 
@@ -64,6 +66,7 @@ class DiskStore final : public BlockStore {
   std::unique_ptr<store::FolderLock> lock_;  ///< null when read-only, as is writer_
   FamilyLog blocks_;
   FamilyLog snapshots_;
+  store::ReadPool read_pool_;
   std::unique_ptr<store::StoreWriter> writer_;
 };
 
@@ -84,7 +87,8 @@ DiskStore::DiskStore(const DiskStoreOptions& options)
                   .capacity_bytes = options.snapshot_capacity_bytes,
                   .ttl = options.ttl,
                   .is_read_only = options.is_read_only,
-                  .evict_first = [this] { return superseded_snapshots(blocks_, snapshots_); }}) {
+                  .evict_first = [this] { return superseded_snapshots(blocks_, snapshots_); }}),
+      read_pool_(std::max<size_t>(options.read_threads, 1) - 1) {  // the caller reads, too
   if (!options.is_read_only) {
     store::make_private_folder(options.folder);
     lock_ = std::make_unique<store::FolderLock>(options.folder);
@@ -125,13 +129,12 @@ std::vector<BlockKey> DiskStore::children(const BlockKey& parent, size_t limit) 
   });
 }
 
-store::ReaderOptions DiskStore::reader_options(const FamilyLog& family) const {
-  return {.files = files_,
-          .path = [&family](uint32_t segment) { return family.path(segment); },
-          .threads = options_.read_threads};
+store::ReaderOptions DiskStore::reader_options(const FamilyLog& family) {
+  return {.files = files_, .path = [&family](uint32_t segment) { return family.path(segment); }, .pool = read_pool_};
 }
 
-/// What a reading thread found is told to the family, and in the log.
+/// What a reading thread could not read, or found otherwise than it was
+/// written, is told to the family.
 void note_damage(FamilyLog& family, const store::RecordRequest& request) {
   log_warning("KV store: {} is damaged at byte {}: a miss", family.path(request.place.segment).string(),
               request.place.offset);
@@ -166,6 +169,9 @@ std::vector<size_t> DiskStore::read_round(std::span<const BlockKey> keys, const 
     } else if (outcome == store::ReadOutcome::kGone) {
       is_gone[at] = 1;
       result.absence = Absence::kEvicted;
+    } else if (outcome == store::ReadOutcome::kFailed) {
+      result.absence = Absence::kUnreadable;
+      blocks_.note_failed_read(requests[at].key, requests[at].place);
     } else {
       result.absence = Absence::kChecksum;
       note_damage(blocks_, requests[at]);
@@ -202,11 +208,16 @@ void DiskStore::touch(const BlockKey& key) {
 
 bool DiskStore::write(StoredBlock block) {
   if (!writer_) return false;
-  const bool is_there = blocks_.with_index([&](const StoreIndex& index) {
-    const IndexEntry* entry = index.find(block.key, now());
-    return entry != nullptr && (block.is_bounded || !entry->is_bounded);
-  });
+  const bool is_there =
+      blocks_.with_index([&](const StoreIndex& index) { return index.has(block.key, block.is_bounded, now()); });
   return is_there || writer_->write(std::move(block));
+}
+
+std::vector<BlockKey> DiskStore::take_lost() {
+  // While the disk refuses, new blocks are enough to find out when it does not
+  // any more.
+  if (!writer_ || !writer_->stats().last_error.empty()) return {};
+  return blocks_.take_lost();
 }
 
 std::vector<BlockStore::SnapshotInfo> DiskStore::snapshots(const BlockKey& parent) const {
@@ -237,9 +248,12 @@ std::optional<StoredSnapshot> DiskStore::read_snapshot(const BlockKey& key) {
       result = StoredSnapshot{.key = record->meta.key,
                               .parent = record->meta.parent,
                               .length = record->meta.index,
+                              .is_bounded = record->meta.is_bounded,
                               .bytes = std::move(bytes)};
     } else if (outcome == store::ReadOutcome::kGone) {
       snapshots_.drop_segment(requests[at].place.segment);
+    } else if (outcome == store::ReadOutcome::kFailed) {
+      snapshots_.note_failed_read(requests[at].key, requests[at].place);
     } else {
       note_damage(snapshots_, requests[at]);
     }
@@ -251,8 +265,8 @@ std::optional<StoredSnapshot> DiskStore::read_snapshot(const BlockKey& key) {
 
 bool DiskStore::write_snapshot(StoredSnapshot snapshot) {
   if (!writer_) return false;
-  const bool is_there =
-      snapshots_.with_index([&](const StoreIndex& index) { return index.find(snapshot.key, now()) != nullptr; });
+  const bool is_there = snapshots_.with_index(
+      [&](const StoreIndex& index) { return index.has(snapshot.key, snapshot.is_bounded, now()); });
   return is_there || writer_->write(std::move(snapshot));
 }
 
@@ -271,6 +285,7 @@ BlockStore::Stats DiskStore::stats() const {
   stats.written_bytes = writer.written_bytes;
   stats.dropped_writes = writer.dropped_writes;
   stats.bad_records = blocks_.bad_records() + snapshots_.bad_records();
+  stats.failed_reads = blocks_.failed_reads() + snapshots_.failed_reads();
   stats.queued = writer.queued;
   stats.last_error = writer.last_error;
   return stats;

@@ -114,11 +114,20 @@ TEST_F(DiskStoreSpaceTest, TheNewestSnapshotOfASessionOutlivesOlderOnes) {
   store->flush();
   for (int64_t i = 0; i < 49; ++i) {
     wait_a_minute();
+    if (i > 0) {  // it goes on from the one before
+      ASSERT_TRUE(store->read_snapshot(test_snapshot(2, i - 1, i * 128 + 2, 1).key));
+    }
     ASSERT_TRUE(store->write_snapshot(test_snapshot(2, i, i * 128 + 130, 200000)));
+    // Another agent of the same beginning parts from it within a block; it
+    // waits.
+    if (i == 5) {
+      ASSERT_TRUE(store->write_snapshot(test_snapshot(2, 5, 5 * 128 + 200, 200000)));
+    }
     store->flush();
     ASSERT_LE(bytes_of("snapshots"), kCapacity);
   }
   EXPECT_TRUE(store->read_snapshot(test_snapshot(1, 49, 6400, 1).key));
+  EXPECT_TRUE(store->read_snapshot(test_snapshot(2, 5, 5 * 128 + 200, 1).key));
   EXPECT_TRUE(store->read_snapshot(test_snapshot(2, 48, 48 * 128 + 130, 1).key));
   EXPECT_FALSE(store->read_snapshot(test_snapshot(2, 0, 130, 1).key));
 }

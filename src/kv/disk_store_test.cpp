@@ -59,6 +59,23 @@ TEST_F(DiskStoreTest, AnExactBlockReplacesABoundedOneAndNotTheOtherWayRound) {
   EXPECT_EQ(hits(*store, 1, 1), 1);
 }
 
+TEST_F(DiskStoreTest, AnExactSnapshotReplacesABoundedOneAndNotTheOtherWayRound) {
+  StoredSnapshot bounded = test_snapshot(1, 0, 130, 1000);
+  bounded.is_bounded = true;
+  bounded.bytes = test_bytes(1000, 99);
+  const StoredSnapshot exact = test_snapshot(1, 0, 130, 1000);
+  const auto store = open_disk_store(options());
+  for (const StoredSnapshot& snapshot : {bounded, exact, bounded}) {
+    ASSERT_TRUE(store->write_snapshot(snapshot));
+    store->flush();
+  }
+  EXPECT_EQ(store->stats().snapshots, 1);
+  const std::optional<StoredSnapshot> read = store->read_snapshot(exact.key);
+  ASSERT_TRUE(read);
+  EXPECT_FALSE(read->is_bounded);
+  EXPECT_EQ(read->bytes, exact.bytes);
+}
+
 TEST_F(DiskStoreTest, ChildrenFollowTheirParent) {
   {
     const auto store = open_disk_store(options());

@@ -40,6 +40,43 @@ std::vector<BlockKey> parent_chain(const CacheDomain& domain, const SequenceStat
   return parents;
 }
 
+/// Blocks that are offered to the store at a time, between two looks at the pages.
+constexpr size_t kOfferedAtOnce = 64;
+
+/// Takes the next blocks that the store should have from the pages; those whose page has gone are left out.
+std::vector<StoredBlock> take_offers(KvCache::Impl& cache) {
+  std::vector<StoredBlock> offers;
+  const std::lock_guard lock(cache.mutex);
+  while (!cache.to_offer.empty() && offers.size() < kOfferedAtOnce) {
+    const BlockKey key = cache.to_offer.front();
+    cache.to_offer.pop_front();
+    const PagePool::Page* page = cache.pages.find(key);
+    if (page != nullptr) offers.push_back({key, page->parent, page->index, page->is_bounded, page->tokens, page->data});
+  }
+  return offers;
+}
+
+/// Offers the store what it does not have, until it takes no more: the rest waits for the next call.
+void offer_blocks(KvCache::Impl& cache) {
+  BlockStore& store = *cache.options.store;
+  const std::vector<BlockKey> lost = store.take_lost();
+  {
+    const std::lock_guard lock(cache.mutex);
+    cache.to_offer.insert(cache.to_offer.end(), lost.begin(), lost.end());
+    // A store that takes nothing must not make this grow for ever.
+    if (cache.to_offer.size() > 2 * static_cast<size_t>(cache.pages.count()) + kOfferedAtOnce)
+      std::erase_if(cache.to_offer, [&](const BlockKey& key) { return cache.pages.find(key) == nullptr; });
+  }
+  for (std::vector<StoredBlock> offers = take_offers(cache); !offers.empty(); offers = take_offers(cache)) {
+    const auto refused = std::ranges::find_if_not(offers, [&](const StoredBlock& block) { return store.write(block); });
+    if (refused == offers.end()) continue;
+    const std::lock_guard lock(cache.mutex);
+    for (auto block = offers.end(); block != refused; --block)
+      cache.to_offer.push_front(std::prev(block)->key);
+    return;
+  }
+}
+
 }  // namespace
 
 std::string_view cache_tier_name(CacheTier tier) {
@@ -61,6 +98,7 @@ std::string_view match_end_name(MatchEnd end) {
     case MatchEnd::kEvicted: return "evicted";
     case MatchEnd::kExpired: return "expired";
     case MatchEnd::kChecksum: return "checksum";
+    case MatchEnd::kUnreadable: return "unreadable";
     case MatchEnd::kBelowBreakEven: return "below_break_even";
   }
   return "unknown";
@@ -86,7 +124,7 @@ KvCache::KvCache(std::shared_ptr<const KvLayout> layout, KvCacheOptions options)
     : impl_(std::make_unique<Impl>(std::move(layout), std::move(options))) {}
 
 KvCache::~KvCache() {
-  impl_->keep(impl_->snapshots.clear());
+  impl_->keep_all(impl_->snapshots.clear());
   if (impl_->options.store) impl_->options.store->flush();
 }
 
@@ -120,65 +158,62 @@ KvCache::Resumed KvCache::resume(const Query& query) {
   return resume_prompt(*impl_, query);
 }
 
-void KvCache::publish(const SequenceState& state, std::span<const ImageSpan> images, std::string_view salt,
-                      Reservation* reservation) {
-  const std::vector<BlockKey> parents = parent_chain(impl_->domain(salt), state, images);
-  const int64_t complete = complete_blocks(state);
-  // Blocks that the sequence was resumed with are pages already.
-  const int64_t first_own = state.global_end() / kBlockTokens;
-  const bool has_store = impl_->options.store != nullptr;
-  std::vector<StoredBlock> to_store;
+void KvCache::publish_blocks(const SequenceState& state, std::span<const BlockKey> parents, Reservation* reservation) {
+  Reservation none;
+  Reservation& room = reservation == nullptr ? none : *reservation;
+  BlockStore* store = impl_->options.store.get();
+  std::vector<StoredBlock> without_page;
   {
     const std::lock_guard lock(impl_->mutex);
     PagePool& pages = impl_->pages;
-    for (int64_t index = first_own; index < complete; ++index) {
-      const PagePool::Page* page = pages.find(parents[static_cast<size_t>(index) + 1]);
-      const bool is_known = page != nullptr && (!page->is_bounded || state.is_bounded());
-      if (is_known && (page->is_stored || !has_store)) continue;
+    // Blocks that the sequence was resumed with are pages already.
+    for (int64_t index = state.global_end() / kBlockTokens; index < complete_blocks(state); ++index) {
+      const PagePool::Page* known = pages.find(parents[static_cast<size_t>(index) + 1]);
+      if (known != nullptr && (!known->is_bounded || state.is_bounded())) continue;
       StoredBlock block = stored_block(state, parents, index);
-      if (is_known) {
-        // The store had no room when it was new.
-        block.data = page->data;
-        block.is_bounded = page->is_bounded;
+      room.blocks_ -= pages.insert(block, room.blocks_, room.free_);
+      room.free_ = std::min(room.free_, room.blocks_);
+      if (store == nullptr) continue;
+      const PagePool::Page* page = pages.find(block.key);
+      if (page != nullptr && page->data == block.data) {
+        impl_->to_offer.push_back(block.key);
       } else {
-        Reservation none;
-        Reservation& room = reservation == nullptr ? none : *reservation;
-        room.blocks_ -= pages.insert(block, false, room.blocks_, room.free_);
-        room.free_ = std::min(room.free_, room.blocks_);
+        without_page.push_back(std::move(block));
       }
-      if (has_store) to_store.push_back(std::move(block));
     }
-    pages.touch(std::span(parents).subspan(1));
+    pages.touch(parents.subspan(1));
   }
-  if (!has_store) return;
-  std::vector<BlockKey> taken;
-  for (StoredBlock& block : to_store) {
-    const BlockKey key = block.key;
-    if (impl_->options.store->write(std::move(block))) taken.push_back(key);
-  }
-  const std::lock_guard lock(impl_->mutex);
-  for (const BlockKey& key : taken)
-    impl_->pages.mark_stored(key);
+  if (store == nullptr) return;
+  offer_blocks(*impl_);
+  for (StoredBlock& block : without_page)
+    store->write(std::move(block));
+}
+
+void KvCache::publish(const SequenceState& state, std::span<const ImageSpan> images, std::string_view salt,
+                      Reservation* reservation) {
+  const std::vector<BlockKey> parents = parent_chain(impl_->domain(salt), state, images);
+  publish_blocks(state, parents, reservation);
 }
 
 void KvCache::snapshot(const SequenceState& state, std::span<const ImageSpan> images, std::string_view salt,
                        Reservation* reservation) {
-  publish(state, images, salt, reservation);
-  // Within a replay the windows are not whole yet, and the blocks say everything else.
-  if (state.length() == 0 || state.length() < state.global_end() || impl_->options.snapshot_ram_bytes == 0) return;
-  const CacheText text{state.tokens(), images};
   const std::vector<BlockKey> parents = parent_chain(impl_->domain(salt), state, images);
+  publish_blocks(state, parents, reservation);
+  // Within a replay the windows are not whole yet, and the blocks say everything else.
+  if (state.length() == 0 || state.length() < state.global_end()) return;
+  if (impl_->options.snapshot_ram_bytes == 0 && impl_->options.store == nullptr) return;
+  const CacheText text{state.tokens(), images};
   SnapshotPool::Snapshot snapshot;
   snapshot.parent = parents.back();
   snapshot.key = snapshot_key(parents.back(), text, state.length());
   snapshot.bytes = std::make_shared<const std::vector<std::byte>>(write_snapshot(state, images));
-  snapshot.info = *read_snapshot_info(*impl_->layout, *snapshot.bytes);
-  std::vector<StoredSnapshot> gone;
+  snapshot.info = snapshot_info(state, images);
+  SnapshotPool::Gone gone;
   {
     const std::lock_guard lock(impl_->mutex);
     gone = impl_->snapshots.add(std::move(snapshot), text, parents, impl_->now());
   }
-  impl_->keep(std::move(gone));
+  impl_->keep(gone);
 }
 
 void KvCache::expire() {
@@ -189,13 +224,11 @@ KvCache::Stats KvCache::stats() const {
   const std::lock_guard lock(impl_->mutex);
   const PagePool& pages = impl_->pages;
   Stats stats;
-  stats.ram_bytes = static_cast<size_t>(pages.count()) * pages.block_bytes();
+  stats.ram_bytes = static_cast<size_t>(pages.count() + pages.displaced()) * pages.block_bytes();
   stats.reserved_bytes = static_cast<size_t>(pages.reserved()) * pages.block_bytes();
   stats.snapshot_bytes = impl_->snapshots.bytes();
   stats.pages = pages.count();
   stats.snapshots = impl_->snapshots.count();
-  stats.query_tokens = impl_->query_tokens;
-  stats.hit_tokens = impl_->hit_tokens;
   stats.evicted_pages = pages.evicted();
   return stats;
 }

@@ -31,9 +31,10 @@ enum class MatchEnd : uint8_t {
   kEvicted,         ///< it was kept and made room for others
   kExpired,         ///< it was kept and its time was over
   kChecksum,        ///< it was kept and its bytes are damaged
+  kUnreadable,      ///< it is kept, but the disk refused to read it now
   kBelowBreakEven,  ///< reusing it would cost more than it saves
 };
-/// "complete", "differs", "not_seen", "evicted", "expired", "checksum", "below_break_even".
+/// "complete", "differs", "not_seen", "evicted", "expired", "checksum", "unreadable", "below_break_even".
 [[nodiscard]] std::string_view match_end_name(MatchEnd end);
 
 /// What happened to one prompt, as every answer reports it. Never says anything of contexts under another salt.
@@ -127,8 +128,6 @@ class KvCache {
     size_t snapshot_bytes = 0;
     int64_t pages = 0;
     int64_t snapshots = 0;
-    uint64_t query_tokens = 0;  ///< of all prompts asked for
-    uint64_t hit_tokens = 0;
     uint64_t evicted_pages = 0;
   };
   [[nodiscard]] Stats stats() const;
@@ -136,6 +135,9 @@ class KvCache {
   struct Impl;  ///< of this floor's own files
 
  private:
+  /// publish(), with `parents`: the root and the keys of all complete blocks.
+  void publish_blocks(const SequenceState& state, std::span<const BlockKey> parents, Reservation* reservation);
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -24,18 +25,34 @@ struct KvCache::Impl {
   }
   [[nodiscard]] CacheDomain domain(std::string_view salt) const { return {options.model, std::string(salt)}; }
   /// Moves to disk what left the snapshots. Not under the mutex.
-  void keep(std::vector<StoredSnapshot> gone) const {
+  void keep(const SnapshotPool::Gone& gone) const {
     if (!options.store) return;
-    for (StoredSnapshot& snapshot : gone)
-      options.store->write_snapshot(std::move(snapshot));
+    for (const auto& snapshot : gone)
+      options.store->write_snapshot(stored(*snapshot));
+  }
+  /// The same, and waits for the disk where its queue is full: nothing comes after it.
+  void keep_all(const SnapshotPool::Gone& gone) const {
+    if (!options.store) return;
+    for (const auto& snapshot : gone) {
+      if (options.store->write_snapshot(stored(*snapshot))) continue;
+      options.store->flush();
+      options.store->write_snapshot(stored(*snapshot));
+    }
+  }
+  [[nodiscard]] static StoredSnapshot stored(const SnapshotPool::Snapshot& snapshot) {
+    return {.key = snapshot.key,
+            .parent = snapshot.parent,
+            .length = snapshot.info.length,
+            .is_bounded = snapshot.info.marks.is_bounded,
+            .bytes = *snapshot.bytes};
   }
   void expire() {
-    std::vector<StoredSnapshot> gone;
+    SnapshotPool::Gone gone;
     {
       const std::lock_guard lock(mutex);
       gone = snapshots.expire(now());
     }
-    keep(std::move(gone));
+    keep(gone);
   }
   void release(int64_t blocks, int64_t free) {
     const std::lock_guard lock(mutex);
@@ -47,8 +64,7 @@ struct KvCache::Impl {
   std::mutex mutex;
   PagePool pages;
   SnapshotPool snapshots;
-  uint64_t query_tokens = 0;
-  uint64_t hit_tokens = 0;
+  std::deque<BlockKey> to_offer;  ///< blocks that the store did not take or could not keep, oldest first
 };
 
 /// KvCache::resume(), in kv_resume.cpp.

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "kv/kv_test_support.h"
@@ -247,6 +249,34 @@ TEST_F(KvCacheTest, ExactBlocksReplaceBoundedOnes) {
   EXPECT_TRUE(resume(context).report.is_exact);
 }
 
+/// A snapshot is as exact as the blocks below it: some may have been computed again behind a bounded replay.
+TEST_F(KvCacheTest, ExactSnapshotOnBoundedBlocksIsNotExact) {
+  open(12);
+  const Tokens context = random_tokens(128 * 10 + 5, 1);
+  EXPECT_TRUE(turn(context).is_exact);
+  (void)turn(random_tokens(128 * 6 + 1, 2));  // pushes blocks 6 to 9 out; the snapshot stays
+  const Tokens again = joined(Tokens(context.begin(), context.end() - 5), random_tokens(7, 3));
+  const CacheReport bounded = turn(again);
+  EXPECT_EQ(bounded.hit_tokens, 6 * 128);
+  EXPECT_FALSE(bounded.is_exact);  // computes blocks 6 to 9
+  const Tokens next = joined(context, random_tokens(200, 4));
+  exact_replay_ = true;
+  EXPECT_NE(resume(next).report.tier, CacheTier::kSnapshotRam);
+  exact_replay_ = false;
+  const CacheReport report = turn(next);
+  EXPECT_EQ(report.hit_tokens, 128 * 10 + 5);
+  EXPECT_EQ(report.tier, CacheTier::kSnapshotRam);
+  EXPECT_FALSE(report.is_exact);
+  exact_only_ = true;
+  EXPECT_EQ(resume(next).report.hit_tokens, 6 * 128);
+  // Blocks 6 to 9 exact again: what was computed on top of the bounded ones stays bounded.
+  exact_replay_ = true;
+  EXPECT_TRUE(turn(again).is_exact);
+  const CacheReport exact = resume(next).report;
+  EXPECT_TRUE(exact.is_exact);
+  EXPECT_LE(exact.hit_tokens, 128 * 10 + 5);
+}
+
 TEST_F(KvCacheTest, ExactReplayIsAsLongAsItMustBe) {
   open(1000, 0);
   const Tokens prompt = random_tokens(400, 1);
@@ -376,6 +406,46 @@ TEST_F(KvCacheTest, WhatTheStoreRefusedIsOfferedAgain) {
   EXPECT_EQ(store->blocks_written, 3);
 }
 
+/// The queue took them, the disk did not: they are in RAM still.
+TEST_F(KvCacheTest, WhatTheDiskLostIsOfferedAgain) {
+  const auto store = std::make_shared<MemoryStore>();
+  options_.store = store;
+  open();
+  const Tokens prompt = random_tokens(128 * 5 + 3, 1);
+  (void)turn(prompt);
+  const std::vector<BlockKey> chain = block_chain({options_.model, ""}, {prompt, {}});
+  store->lose(chain[1]);
+  store->lose(chain[3]);
+  (void)turn(random_tokens(40, 2));  // anybody's next turn
+  for (const BlockKey& key : chain)
+    EXPECT_TRUE(store->find(key));
+  EXPECT_EQ(store->blocks_written, 5 + 2);
+}
+
+TEST_F(KvCacheTest, AtTheEndTheNewestSnapshotsGoFirstAndNoneIsDroppedForAFullQueue) {
+  const auto store = std::make_shared<MemoryStore>();
+  options_.store = store;
+  open();
+  for (uint32_t i = 1; i <= 4; ++i)
+    (void)turn(random_tokens(100 * i, i));
+  store->snapshot_queue = store->snapshot_queue_max = 1;
+  cache_.reset();
+  EXPECT_THAT(store->snapshot_lengths, testing::ElementsAre(400, 300, 200, 100));
+}
+
+TEST_F(KvCacheTest, WithoutRamForSnapshotsTheyGoToDisk) {
+  options_.store = std::make_shared<MemoryStore>();
+  open(1000, 0);
+  const Tokens prompt = random_tokens(300, 1);
+  (void)turn(prompt, random_tokens(10, 2));
+  EXPECT_EQ(cache_->stats().snapshot_bytes, 0U);
+  open(1000, 0);
+  const CacheReport report = turn(joined(joined(prompt, random_tokens(10, 2)), random_tokens(5, 3)));
+  EXPECT_EQ(report.hit_tokens, 310);
+  EXPECT_EQ(report.tier, CacheTier::kSnapshotDisk);
+  EXPECT_TRUE(report.is_exact);
+}
+
 /// A turn writes its new blocks only. (known faults 40)
 TEST_F(KvCacheTest, TurnsWriteTheirNewBlocksOnly) {
   const auto store = std::make_shared<MemoryStore>();
@@ -464,7 +534,57 @@ TEST_F(KvCacheTest, LoadingFromDiskKeepsTheLimit) {
   EXPECT_EQ(cache_->stats().reserved_bytes, 0U);
 }
 
-/// 50 sessions of which a quarter fits: a session that comes again soon still hits. (known faults 30, 41)
+/// Calls back in the middle of its first read.
+class InterruptedStore : public MemoryStore {
+ public:
+  std::vector<ReadResult> read(std::span<const BlockKey> keys) override {
+    std::vector<ReadResult> results = MemoryStore::read(keys);
+    if (const std::function<void()> call = std::exchange(in_the_middle, {})) call();
+    return results;
+  }
+  std::function<void()> in_the_middle;
+};
+
+TEST_F(KvCacheTest, TwoLoadsOfOneSessionGiveOneCopy) {
+  const auto store = std::make_shared<InterruptedStore>();
+  options_.store = store;
+  open(1000, 0);
+  const Tokens prompt = random_tokens(128 * 4 + 5, 1);
+  (void)turn(prompt);
+  open(8, 0);
+  std::optional<KvCache::Resumed> other;
+  store->in_the_middle = [&] { other.emplace(resume(prompt)); };
+  const KvCache::Resumed resumed = resume(prompt);
+  ASSERT_TRUE(other);
+  EXPECT_EQ(resumed.report.hit_tokens, other->report.hit_tokens);
+  EXPECT_EQ(cache_->stats().pages, 4);
+  EXPECT_EQ(cache_->stats().reserved_bytes, 0U);
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(resumed.state.blocks()[i], other->state.blocks()[i]) << i;
+}
+
+/// A bounded block that an exact one replaces stays in RAM as long as a live
+/// sequence holds it, and counts.
+TEST_F(KvCacheTest, ReplacedBlocksOfLiveSequencesCountAgainstTheLimit) {
+  open(8, 0);
+  const Tokens context = random_tokens(600, 1);
+  (void)turn(Tokens(context.begin(), context.begin() + 300));
+  std::optional<KvCache::Resumed> live = resume(context);
+  finish_prompt(live->state, context);
+  cache_->publish(live->state, {}, "", nullptr);  // blocks 2 and 3, bounded
+  exact_only_ = exact_replay_ = true;
+  EXPECT_TRUE(turn(context).is_exact);  // computes them again
+  EXPECT_EQ(cache_->stats().pages, 4);
+  EXPECT_EQ(cache_->stats().ram_bytes, 6 * layout_->block_bytes);
+  const SequenceState empty(layout_);
+  EXPECT_FALSE(cache_->reserve(empty, 5 * 128));  // 2 pages and 2 that were replaced are in use
+  EXPECT_TRUE(cache_->reserve(empty, 4 * 128));
+  live.reset();
+  EXPECT_TRUE(cache_->reserve(empty, 8 * 128));
+}
+
+/// 50 sessions of which a quarter fits: a session that comes again soon still
+/// hits. (known faults 30, 41)
 TEST_F(KvCacheTest, SessionsInTurnKeepTheirHits) {
   open(100, 20);
   std::vector<Tokens> contexts;

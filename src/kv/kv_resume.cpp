@@ -47,6 +47,7 @@ class Resumption {
   void find_store_blocks();
   [[nodiscard]] int64_t replay_from(int64_t hit) const;
   [[nodiscard]] bool is_usable(const SnapshotInfo& info, int64_t reach) const;
+  [[nodiscard]] bool has_bounded(size_t blocks) const;
   [[nodiscard]] std::optional<FoundSnapshot> find_snapshot(int64_t at_least) const;
   void try_ram_snapshots(size_t blocks, std::optional<FoundSnapshot>& best) const;
   void try_disk_snapshots(size_t blocks, std::optional<FoundSnapshot>& best) const;
@@ -95,9 +96,6 @@ KvCache::Resumed Resumption::run() {
   report_.is_exact = !state.is_bounded();
   explain();
   if (is_below_break_even) report_.end = MatchEnd::kBelowBreakEven;
-  const std::lock_guard lock(cache_.mutex);
-  cache_.query_tokens += static_cast<uint64_t>(length_);
-  cache_.hit_tokens += static_cast<uint64_t>(report_.hit_tokens);
   return {std::move(state), report_};
 }
 
@@ -142,9 +140,16 @@ int64_t Resumption::replay_from(int64_t hit) const {
   return std::max<int64_t>(std::min(for_encoder, for_decoder), 0);
 }
 
+/// Whether one of the first `blocks` blocks lies behind a bounded replay.
+bool Resumption::has_bounded(size_t blocks) const {
+  return std::ranges::any_of(std::span(known_).first(blocks), &KnownBlock::is_bounded);
+}
+
 /// Whether a snapshot, taken back to `reach`, serves this prompt.
 bool Resumption::is_usable(const SnapshotInfo& info, int64_t reach) const {
   const SequenceMarks& marks = info.marks;
+  // Its blocks may have gone since and been computed again behind a bounded replay.
+  if (query_.exact_replay && has_bounded(static_cast<size_t>(info.length / kBlockTokens))) return false;
   if (reach < 1 || reach < marks.global_end || reach < marks.longest - layout_.rollback_max) return false;
   if (marks.is_bounded && (query_.exact_only || query_.exact_replay)) return false;
   const int64_t decoder_deep = std::max<int64_t>(layout_.decoder_halo() - (layout_.window - 1), 0);
@@ -237,14 +242,17 @@ bool Resumption::load(size_t blocks) {
     if (!is_whole || (query_.exact_only && block->is_bounded)) {
       known_.resize(missing[i]);
       absence_ = block ? Absence::kChecksum : results[i].absence;
-      cache_.pages.remember_absence(keys[i], absence_);
+      if (absence_ != Absence::kUnreadable) cache_.pages.remember_absence(keys[i], absence_);
       cache_.pages.release(room, room);
       return false;
     }
     block->parent = parent(missing[i]);
     block->index = static_cast<int64_t>(missing[i]);
-    room -= cache_.pages.insert(*block, true, room, room);
-    known_[missing[i]] = {block->data, block->is_bounded, true};
+    room -= cache_.pages.insert(*block, room, room);
+    // Another search may have brought it in meanwhile: one copy is counted, so one copy is used.
+    const PagePool::Page* page = cache_.pages.find(keys[i]);
+    TIDEPOOL_CHECK(page != nullptr, "there was room for the block");
+    known_[missing[i]] = {page->data, page->is_bounded, true};
   }
   cache_.pages.release(room, room);
   return true;
@@ -272,6 +280,7 @@ SequenceState Resumption::from_snapshot(const FoundSnapshot& snapshot) {
   const auto tokens = query_.text.tokens.first(snapshot.blocks * kBlockTokens);
   std::optional<SequenceState> state = restore_snapshot(cache_.layout, *snapshot.bytes, tokens, data(snapshot.blocks));
   TIDEPOOL_CHECK(state.has_value(), "the snapshot was checked when it was found");
+  if (has_bounded(snapshot.blocks)) state->mark_bounded();
   state->rollback(snapshot.reach);
   {
     const std::lock_guard lock(cache_.mutex);
@@ -316,6 +325,7 @@ void Resumption::explain() {
     case Absence::kEvicted: report_.end = MatchEnd::kEvicted; return;
     case Absence::kExpired: report_.end = MatchEnd::kExpired; return;
     case Absence::kChecksum: report_.end = MatchEnd::kChecksum; return;
+    case Absence::kUnreadable: report_.end = MatchEnd::kUnreadable; return;
   }
 }
 

@@ -150,6 +150,10 @@ class MemoryStore : public BlockStore {
     blocks_.insert_or_assign(block.key, std::move(block));
     return true;
   }
+  std::vector<BlockKey> take_lost() override {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(lost_, {});
+  }
   std::vector<SnapshotInfo> snapshots(const BlockKey& parent) const override {
     const std::lock_guard lock(mutex_);
     std::vector<SnapshotInfo> result;
@@ -164,11 +168,16 @@ class MemoryStore : public BlockStore {
   }
   bool write_snapshot(StoredSnapshot snapshot) override {
     const std::lock_guard lock(mutex_);
+    if (snapshot_queue == 0) return false;
+    --snapshot_queue;
     if (!snapshots_.contains(snapshot.key)) snapshot_lengths.push_back(snapshot.length);
     snapshots_.insert_or_assign(snapshot.key, std::move(snapshot));
     return true;
   }
-  void flush() override {}
+  void flush() override {
+    const std::lock_guard lock(mutex_);
+    snapshot_queue = snapshot_queue_max;
+  }
   Stats stats() const override { return {}; }
 
   void expire_all() { lose_all(Absence::kExpired); }
@@ -177,6 +186,12 @@ class MemoryStore : public BlockStore {
     for (const auto& [key, block] : blocks_)
       absences_[key] = why;
     blocks_.clear();
+  }
+  /// A block that was taken never got onto the disk.
+  void lose(const BlockKey& key) {
+    const std::lock_guard lock(mutex_);
+    blocks_.erase(key);
+    lost_.push_back(key);
   }
   /// The block's bytes no longer fit its checksum.
   void damage(const BlockKey& key) {
@@ -190,7 +205,9 @@ class MemoryStore : public BlockStore {
       snapshot.bytes[snapshot.bytes.size() / 2] ^= std::byte{1};
   }
 
-  bool is_full = false;  ///< refuses to write
+  bool is_full = false;                       ///< refuses to write
+  int64_t snapshot_queue = int64_t{1} << 40;  ///< snapshots that are taken until the next flush
+  int64_t snapshot_queue_max = int64_t{1} << 40;
   int64_t blocks_read = 0;
   int64_t blocks_written = 0;
   std::vector<int64_t> snapshot_lengths;  ///< in the order of writing
@@ -202,6 +219,7 @@ class MemoryStore : public BlockStore {
   std::map<BlockKey, StoredSnapshot> snapshots_;
   std::map<BlockKey, Absence> absences_;
   std::set<BlockKey> damaged_;
+  std::vector<BlockKey> lost_;
 };
 
 }  // namespace tidepool::kv_testing

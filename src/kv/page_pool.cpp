@@ -7,13 +7,6 @@
 #include "base/check.h"
 
 namespace tidepool {
-namespace {
-
-/// Blocks whose absence is remembered, 40 bytes each: some 8 million tokens at 128 a block.
-constexpr size_t kAbsencesMax = 65'536;
-
-}  // namespace
-
 bool PagePool::Older::operator()(const Age& a, const Age& b) const {
   return std::tie(a.last_use, b.index, *a.key) < std::tie(b.last_use, a.index, *b.key);
 }
@@ -28,35 +21,45 @@ const PagePool::Page* PagePool::find(const BlockKey& key) const {
   return found == pages_.end() ? nullptr : &found->second;
 }
 
-void PagePool::mark_stored(const BlockKey& key) {
-  const auto found = pages_.find(key);
-  if (found != pages_.end()) found->second.is_stored = true;
+int64_t PagePool::displaced() const {
+  return std::ranges::count_if(displaced_, [](const auto& block) { return !block.expired(); });
 }
 
-int64_t PagePool::insert(const StoredBlock& block, bool is_stored, int64_t reserved, int64_t free) {
-  const auto found = pages_.find(block.key);
-  if (found != pages_.end()) {
-    Page& page = found->second;
-    if (page.is_bounded && !block.is_bounded) {
-      page.data = block.data;
-      page.is_bounded = false;
-      page.is_stored = is_stored;
-    }
-    return 0;
-  }
+std::optional<int64_t> PagePool::take_room(int64_t reserved, int64_t free) {
   const int64_t used = std::min<int64_t>(reserved, 1);
   const int64_t used_free = used > 0 && free >= reserved ? 1 : 0;
   if (room() + used_free < 1) evict(1);
-  if (room() + used_free < 1) return 0;
+  if (room() + used_free < 1) return std::nullopt;
   reserved_ -= used;
   free_ -= used_free;
-  const auto [place, is_new] = pages_.emplace(
-      block.key, Page{block.data, block.parent, block.index, block.is_bounded, is_stored, block.tokens, clock_});
+  return used;
+}
+
+int64_t PagePool::insert(const StoredBlock& block, int64_t reserved, int64_t free) {
+  const auto found = pages_.find(block.key);
+  if (found != pages_.end()) {
+    Page& page = found->second;
+    if (!page.is_bounded || block.is_bounded) return 0;
+    std::optional<int64_t> used = 0;
+    if (page.data.use_count() > 1) {  // live sequences go on with the bounded block: there are two of them then
+      used = take_room(reserved, free);
+      if (!used) return 0;
+      std::erase_if(displaced_, [](const auto& old) { return old.expired(); });
+      displaced_.emplace_back(page.data);
+    }
+    page.data = block.data;
+    page.is_bounded = false;
+    return *used;
+  }
+  const std::optional<int64_t> used = take_room(reserved, free);
+  if (!used) return 0;
+  const auto [place, is_new] =
+      pages_.emplace(block.key, Page{block.data, block.parent, block.index, block.is_bounded, block.tokens, clock_});
   TIDEPOOL_CHECK(is_new, "the key was looked up before");
   ages_.insert({clock_, block.index, &place->first});
   children_.emplace(block.parent, block.key);
-  absences_.erase(block.key);
-  return used;
+  absences_.forget(block.key);
+  return *used;
 }
 
 void PagePool::touch(std::span<const BlockKey> chain) {
@@ -74,7 +77,7 @@ void PagePool::touch(std::span<const BlockKey> chain) {
 
 /// How much more can be promised beside what live sequences hold and what is promised already.
 int64_t PagePool::promisable(int64_t at_most) const {
-  int64_t blocks = limit_ - count() - reserved_;
+  int64_t blocks = limit_ - count() - displaced() - reserved_;
   for (auto age = ages_.begin(); age != ages_.end() && blocks < at_most; ++age)
     if (pages_.at(*age->key).data.use_count() == 1) ++blocks;
   return std::clamp<int64_t>(blocks, 0, at_most);
@@ -128,20 +131,6 @@ std::vector<const PagePool::Page*> PagePool::children(const BlockKey& parent, si
   for (auto child = begin; child != end && result.size() < limit; ++child)
     result.push_back(find(child->second));
   return result;
-}
-
-Absence PagePool::absence(const BlockKey& key) const {
-  const auto found = absences_.find(key);
-  return found == absences_.end() ? Absence::kNeverSeen : found->second;
-}
-
-void PagePool::remember_absence(const BlockKey& key, Absence absence) {
-  if (absence == Absence::kNeverSeen) return;
-  if (absences_.insert_or_assign(key, absence).second) absence_order_.push_back(key);
-  while (absence_order_.size() > kAbsencesMax) {
-    absences_.erase(absence_order_.front());
-    absence_order_.pop_front();
-  }
 }
 
 }  // namespace tidepool

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -10,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/absences.h"
 #include "kv/block_key.h"
 #include "kv/block_store.h"
 
@@ -27,7 +27,6 @@ class PagePool {
     BlockKey parent;
     int64_t index = 0;  ///< of the block in its chain
     bool is_bounded = false;
-    bool is_stored = false;       ///< the disk store has taken it
     std::vector<int32_t> tokens;  ///< ids of the block
     uint64_t last_use = 0;
   };
@@ -36,13 +35,10 @@ class PagePool {
 
   /// Null when it is not there.
   [[nodiscard]] const Page* find(const BlockKey& key) const;
-  [[nodiscard]] bool contains(const BlockKey& key) const { return find(key) != nullptr; }
-  /// The disk store has taken the page, which is there.
-  void mark_stored(const BlockKey& key);
   /// Takes a block in, or replaces a bounded one by an exact one. `reserved` blocks are at hand for it; returns how
   /// many of these it used (0 or 1); those kept free, `free` of them, come last. A block for which there is no room is
   /// not taken in.
-  int64_t insert(const StoredBlock& block, bool is_stored, int64_t reserved, int64_t free);
+  int64_t insert(const StoredBlock& block, int64_t reserved, int64_t free);
   /// All of these were used now. `chain` begins at the first block, so that no tail is ever younger than its head.
   void touch(std::span<const BlockKey> chain);
 
@@ -58,10 +54,12 @@ class PagePool {
   [[nodiscard]] std::vector<const Page*> children(const BlockKey& parent, size_t limit) const;
 
   /// Why a block that was once here is gone; kNeverSeen when nothing is remembered.
-  [[nodiscard]] Absence absence(const BlockKey& key) const;
-  void remember_absence(const BlockKey& key, Absence absence);
+  [[nodiscard]] Absence absence(const BlockKey& key) const { return absences_.find(key); }
+  void remember_absence(const BlockKey& key, Absence absence) { absences_.remember(key, absence); }
 
   [[nodiscard]] int64_t count() const { return static_cast<int64_t>(pages_.size()); }
+  /// Bounded blocks that gave way to exact ones while live sequences held them, and still do: they take room, too.
+  [[nodiscard]] int64_t displaced() const;
   [[nodiscard]] int64_t reserved() const { return reserved_; }
   [[nodiscard]] int64_t limit() const { return limit_; }
   [[nodiscard]] size_t block_bytes() const { return block_bytes_; }
@@ -79,8 +77,10 @@ class PagePool {
     bool operator()(const Age& a, const Age& b) const;
   };
 
-  [[nodiscard]] int64_t room() const { return limit_ - count() - free_; }
+  [[nodiscard]] int64_t room() const { return limit_ - count() - displaced() - free_; }
   [[nodiscard]] int64_t promisable(int64_t at_most) const;
+  /// Makes room for one block, as insert() says. Returns how many reserved ones it used, or nothing.
+  [[nodiscard]] std::optional<int64_t> take_room(int64_t reserved, int64_t free);
   void evict(int64_t blocks);
   void erase(Pages::iterator page);
 
@@ -93,8 +93,8 @@ class PagePool {
   Pages pages_;
   std::set<Age, Older> ages_;
   std::unordered_multimap<BlockKey, BlockKey> children_;  ///< of each parent; only blocks that are here
-  std::unordered_map<BlockKey, Absence> absences_;
-  std::deque<BlockKey> absence_order_;  ///< oldest first
+  std::vector<std::weak_ptr<const KvBlock>> displaced_;
+  Absences absences_;
 };
 
 }  // namespace tidepool

@@ -31,6 +31,7 @@ struct SequenceMarks {
   int64_t decoder_end = 0;
   int64_t draft_begin = 0;
   int64_t draft_end = 0;
+  friend bool operator==(const SequenceMarks&, const SequenceMarks&) = default;
 };
 
 /// Everything a sequence needs to go on: its tokens, packed global KV, window rings and half-filled compressor groups.

@@ -264,6 +264,17 @@ std::vector<std::byte> write_snapshot(const SequenceState& state, std::span<cons
   return out;
 }
 
+SnapshotInfo snapshot_info(const SequenceState& state, std::span<const ImageSpan> images) {
+  SnapshotInfo info;
+  info.length = state.length();
+  info.marks = state.marks();
+  const auto tail = state.tokens().subspan(static_cast<size_t>(info.tail_begin()));
+  info.tail.assign(tail.begin(), tail.end());
+  const auto touching = touching_images(images, info.tail_begin(), info.length);
+  info.images.assign(touching.begin(), touching.end());
+  return info;
+}
+
 std::optional<SnapshotInfo> read_snapshot_info(const KvLayout& layout, std::span<const std::byte> bytes) {
   const std::optional<Header> header = check_snapshot(layout, bytes);
   if (!header) return std::nullopt;

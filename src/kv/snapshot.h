@@ -27,8 +27,11 @@ struct SnapshotInfo {
 /// is not within a replay.
 [[nodiscard]] std::vector<std::byte> write_snapshot(const SequenceState& state, std::span<const ImageSpan> images);
 
-/// What the bytes say, or nothing when they are damaged, of another version, or of a model of other shapes. Checks
-/// every byte.
+/// What the bytes of write_snapshot() say, without reading them.
+[[nodiscard]] SnapshotInfo snapshot_info(const SequenceState& state, std::span<const ImageSpan> images);
+
+/// What the bytes say, or nothing when they are damaged, of another version, or
+/// of a model of other shapes. Checks every byte.
 [[nodiscard]] std::optional<SnapshotInfo> read_snapshot_info(const KvLayout& layout, std::span<const std::byte> bytes);
 
 /// The state that was written, or nothing, as above. `tokens` are those of the complete blocks, `blocks` these blocks:

@@ -5,26 +5,30 @@
 
 namespace tidepool {
 
-std::vector<StoredSnapshot> SnapshotPool::add(Snapshot snapshot, const CacheText& text,
-                                              std::span<const BlockKey> parents, Time now) {
-  std::vector<StoredSnapshot> gone = expire(now);
+SnapshotPool::Gone SnapshotPool::add(Snapshot snapshot, const CacheText& text, std::span<const BlockKey> parents,
+                                     Time now) {
+  Gone gone = expire(now);
   supersede(text, parents);
+  bool is_newest = true;
   const auto same = entries_.find(snapshot.key);
   if (same != entries_.end()) {
-    touch(same->first, now);
-    if (snapshot.info.marks.is_bounded && !same->second.snapshot->info.marks.is_bounded) return gone;
-    bytes_ -= same->second.snapshot->bytes->size();
-    bytes_ += snapshot.bytes->size();
-    same->second.snapshot = std::make_shared<const Snapshot>(std::move(snapshot));
+    if (snapshot.info.marks.is_bounded && !same->second.snapshot->info.marks.is_bounded) {
+      touch(same->first, now);
+      return gone;
+    }
+    is_newest = same->second.is_newest;
+    erase(same);
+  }
+  const auto added = std::make_shared<const Snapshot>(std::move(snapshot));
+  if (added->bytes->size() > limit_bytes_) {
+    if (is_newest) gone.push_back(added);
     return gone;
   }
-  if (snapshot.bytes->size() > limit_bytes_) return gone;
-  while (bytes_ + snapshot.bytes->size() > limit_bytes_)
+  while (bytes_ + added->bytes->size() > limit_bytes_)
     remove(least_recent(), gone);
-  bytes_ += snapshot.bytes->size();
-  by_parent_.emplace(snapshot.parent, snapshot.key);
-  const BlockKey key = snapshot.key;
-  entries_.emplace(key, Entry{std::make_shared<const Snapshot>(std::move(snapshot)), ++clock_, now + time_to_live_});
+  bytes_ += added->bytes->size();
+  by_parent_.emplace(added->parent, added->key);
+  entries_.emplace(added->key, Entry{added, ++clock_, now + time_to_live_, is_newest});
   return gone;
 }
 
@@ -43,8 +47,8 @@ void SnapshotPool::supersede(const CacheText& text, std::span<const BlockKey> pa
   }
 }
 
-std::vector<StoredSnapshot> SnapshotPool::expire(Time now) {
-  std::vector<StoredSnapshot> gone;
+SnapshotPool::Gone SnapshotPool::expire(Time now) {
+  Gone gone;
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const auto next = std::next(entry);
     if (entry->second.expires <= now) remove(entry, gone);
@@ -53,10 +57,11 @@ std::vector<StoredSnapshot> SnapshotPool::expire(Time now) {
   return gone;
 }
 
-std::vector<StoredSnapshot> SnapshotPool::clear() {
-  std::vector<StoredSnapshot> gone;
+SnapshotPool::Gone SnapshotPool::clear() {
+  Gone gone;
   while (!entries_.empty())
     remove(least_recent(), gone);
+  std::ranges::reverse(gone);
   return gone;
 }
 
@@ -79,13 +84,17 @@ SnapshotPool::Entries::iterator SnapshotPool::least_recent() {
   return std::ranges::min_element(entries_, {}, [](const Entries::value_type& entry) { return entry.second.last_use; });
 }
 
-void SnapshotPool::remove(Entries::iterator entry, std::vector<StoredSnapshot>& gone) {
+void SnapshotPool::erase(Entries::iterator entry) {
   const Snapshot& snapshot = *entry->second.snapshot;
   bytes_ -= snapshot.bytes->size();
   const auto [begin, end] = by_parent_.equal_range(snapshot.parent);
   by_parent_.erase(std::find_if(begin, end, [&](const auto& child) { return child.second == snapshot.key; }));
-  if (entry->second.is_newest) gone.push_back({snapshot.key, snapshot.parent, snapshot.info.length, *snapshot.bytes});
   entries_.erase(entry);
+}
+
+void SnapshotPool::remove(Entries::iterator entry, Gone& gone) {
+  if (entry->second.is_newest) gone.push_back(entry->second.snapshot);
+  erase(entry);
 }
 
 }  // namespace tidepool

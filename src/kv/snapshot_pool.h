@@ -27,17 +27,21 @@ class SnapshotPool {
     std::shared_ptr<const std::vector<std::byte>> bytes;
   };
 
+  using Gone = std::vector<std::shared_ptr<const Snapshot>>;
+
   SnapshotPool(size_t limit_bytes, std::chrono::seconds time_to_live)
       : limit_bytes_(limit_bytes), time_to_live_(time_to_live) {}
 
-  /// `text` is what the sequence holds, `parents` the root and the keys of its complete blocks. What it goes on from is
-  /// no longer the newest of its session. Returns what went to make room.
-  [[nodiscard]] std::vector<StoredSnapshot> add(Snapshot snapshot, const CacheText& text,
-                                                std::span<const BlockKey> parents, Time now);
-  /// Lets go what is past its time; returns the newest of each session among it.
-  [[nodiscard]] std::vector<StoredSnapshot> expire(Time now);
-  /// Lets go everything, likewise.
-  [[nodiscard]] std::vector<StoredSnapshot> clear();
+  /// `text` is what the sequence holds, `parents` the root and the keys of its
+  /// complete blocks. What it goes on from is no longer the newest of its
+  /// session. Returns what went to make room, or the snapshot itself when it is
+  /// larger than the whole pool.
+  [[nodiscard]] Gone add(Snapshot snapshot, const CacheText& text, std::span<const BlockKey> parents, Time now);
+  /// Lets go what is past its time; returns the newest of each session among
+  /// it.
+  [[nodiscard]] Gone expire(Time now);
+  /// Lets go everything, likewise, what was used last first.
+  [[nodiscard]] Gone clear();
 
   /// The snapshots behind a block (or the root).
   [[nodiscard]] std::vector<std::shared_ptr<const Snapshot>> find(const BlockKey& parent) const;
@@ -58,7 +62,8 @@ class SnapshotPool {
 
   void supersede(const CacheText& text, std::span<const BlockKey> parents);
   [[nodiscard]] Entries::iterator least_recent();
-  void remove(Entries::iterator entry, std::vector<StoredSnapshot>& gone);
+  void erase(Entries::iterator entry);
+  void remove(Entries::iterator entry, Gone& gone);
 
   size_t limit_bytes_;
   std::chrono::seconds time_to_live_;

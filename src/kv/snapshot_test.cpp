@@ -54,6 +54,21 @@ TEST(Snapshot, RestoredStateRollsBackAsTheOriginalDoes) {
   EXPECT_TRUE(same_state(*copy, state));
 }
 
+TEST(Snapshot, InfoOfAStateIsThatOfItsBytes) {
+  const std::vector<ImageSpan> images = {{10, 20, Digest{std::byte{1}}}, {250, 260, Digest{std::byte{2}}}};
+  for (const size_t length : {size_t{1}, size_t{128}, size_t{300}}) {
+    SequenceState state = some_state(length);
+    state.mark_bounded();
+    const SnapshotInfo info = snapshot_info(state, images);
+    const std::optional<SnapshotInfo> read = read_snapshot_info(*small_layout(), write_snapshot(state, images));
+    ASSERT_TRUE(read);
+    EXPECT_EQ(info.length, read->length);
+    EXPECT_EQ(info.tail, read->tail);
+    EXPECT_EQ(info.images, read->images);
+    EXPECT_EQ(info.marks, read->marks);
+  }
+}
+
 TEST(Snapshot, KeepsTheImagesThatTouchTheTail) {
   SequenceState state = some_state(300);
   const std::vector<ImageSpan> images = {

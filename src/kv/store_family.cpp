@@ -28,6 +28,8 @@ constexpr double kWorthMoving = 0.8;
 constexpr double kSweepShare = 0.3;
 /// The disk refused a segment this often: another one is begun.
 constexpr int kFailuresMax = 3;
+/// More lost records are not remembered: 2 MB of keys.
+constexpr size_t kLostMax = 65'536;
 
 bool try_read(const File& file, uint64_t offset, std::span<std::byte> out) {
   try {
@@ -189,6 +191,7 @@ void FamilyLog::forget_unsynced() {
     const IndexEntry* entry = index_.lookup(key);
     if (entry != nullptr && entry->place.segment == writer_->id()) index_.erase(key, Absence::kEvicted);
   }
+  if (lost_.size() < kLostMax) lost_.insert(lost_.end(), unsynced_.begin(), unsynced_.end());
   unsynced_.clear();
 }
 
@@ -331,6 +334,21 @@ void FamilyLog::drop_damaged(const BlockKey& key, const Place& place) {
   const std::lock_guard lock(mutex_);
   const IndexEntry* entry = index_.lookup(key);
   if (entry != nullptr && entry->place == place) index_.erase(key, Absence::kChecksum);
+}
+
+void FamilyLog::note_failed_read(const BlockKey& key, const Place& place) {
+  failed_reads_.fetch_add(1, std::memory_order_relaxed);
+  change_index([&](StoreIndex& index) { index.mark_suspect(key, place); });
+}
+
+void FamilyLog::note_lost(const BlockKey& key) {
+  const std::lock_guard lock(mutex_);
+  if (lost_.size() < kLostMax) lost_.push_back(key);
+}
+
+std::vector<BlockKey> FamilyLog::take_lost() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(lost_, {});
 }
 
 void FamilyLog::drop_segment(uint32_t segment) {

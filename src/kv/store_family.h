@@ -77,6 +77,8 @@ class FamilyLog {
 
   /// A record could not be read as it was written: it is absent from now on.
   void drop_damaged(const BlockKey& key, const Place& place);
+  /// A record could not be read now: it stays, and a copy of it may be written.
+  void note_failed_read(const BlockKey& key, const Place& place);
   /// Whether the record under `key` is not at `place` (any more).
   [[nodiscard]] bool has_moved(const BlockKey& key, const Place& place) const;
   /// A segment's file has gone.
@@ -87,6 +89,10 @@ class FamilyLog {
   }
   [[nodiscard]] FamilyStats stats() const;
   [[nodiscard]] uint64_t bad_records() const { return bad_records_; }
+  [[nodiscard]] uint64_t failed_reads() const { return failed_reads_; }
+  /// Records that were taken and never got onto the medium. Each is named once.
+  [[nodiscard]] std::vector<BlockKey> take_lost();
+  void note_lost(const BlockKey& key);
   [[nodiscard]] const FamilyOptions& options() const { return options_; }
 
  private:
@@ -122,13 +128,15 @@ class FamilyLog {
   void note_size();
 
   const FamilyOptions options_;
-  mutable std::mutex mutex_;  ///< of index_, segments_ and the counts
+  mutable std::mutex mutex_;  ///< of index_, segments_, lost_ and the counts
   StoreIndex index_;
   std::map<uint32_t, Segment> segments_;
   uint64_t damaged_bytes_ = 0;
   uint64_t appended_bytes_ = 0;
   uint64_t relocated_bytes_ = 0;
-  std::atomic<uint64_t> bad_records_{0};  ///< relaxed: a count
+  std::vector<BlockKey> lost_;
+  std::atomic<uint64_t> bad_records_{0};   ///< relaxed: a count
+  std::atomic<uint64_t> failed_reads_{0};  ///< relaxed: a count
 
   // Of the writer alone.
   uint32_t next_id_ = 1;

@@ -8,9 +8,8 @@
 namespace tidepool::store {
 namespace {
 
-/// How many keys that went are remembered: some 5 MB at most.
-constexpr size_t kGoneMax = 65536;
-/// The disk learns of uses this much later at the latest; it is far below any sensible time to live.
+/// The disk learns of uses this much later at the latest; it is far below any
+/// sensible time to live.
 constexpr int64_t kSaveAfterSeconds = 60;
 
 }  // namespace
@@ -39,8 +38,7 @@ const IndexEntry* StoreIndex::lookup(const BlockKey& key) const {
 Absence StoreIndex::absence(const BlockKey& key, int64_t now) const {
   const auto found = entries_.find(key);
   if (found != entries_.end() && is_expired(found->second, now)) return Absence::kExpired;
-  const auto gone = gone_.find(key);
-  return gone == gone_.end() ? Absence::kNeverSeen : gone->second;
+  return gone_.find(key);
 }
 
 std::vector<const IndexEntry*> StoreIndex::children(const BlockKey& parent, size_t limit, int64_t now) const {
@@ -109,7 +107,18 @@ bool StoreIndex::insert(const RecordMeta& meta, const Place& place, int64_t time
            .saved_use = meta.time};
   link(entry);
   add_live(place);
+  gone_.forget(meta.key);
   return true;
+}
+
+void StoreIndex::mark_suspect(const BlockKey& key, const Place& place) {
+  const auto found = entries_.find(key);
+  if (found != entries_.end() && found->second.place == place) found->second.is_suspect = true;
+}
+
+bool StoreIndex::has(const BlockKey& key, bool is_bounded, int64_t now) const {
+  const IndexEntry* entry = find(key, now);
+  return entry != nullptr && !entry->is_suspect && (is_bounded || !entry->is_bounded);
 }
 
 bool StoreIndex::move(const BlockKey& key, const Place& from, const Place& to) {
@@ -121,21 +130,13 @@ bool StoreIndex::move(const BlockKey& key, const Place& from, const Place& to) {
   return true;
 }
 
-void StoreIndex::remember(const BlockKey& key, Absence reason) {
-  if (gone_.insert_or_assign(key, reason).second) gone_order_.push_back(key);
-  if (gone_order_.size() > kGoneMax) {
-    gone_.erase(gone_order_.front());
-    gone_order_.pop_front();
-  }
-}
-
 bool StoreIndex::erase(const BlockKey& key, Absence reason) {
   const auto found = entries_.find(key);
   if (found == entries_.end()) return false;
   remove_live(found->second.place);
   unlink(found->second);
   entries_.erase(found);
-  remember(key, reason);
+  gone_.remember(key, reason);
   return true;
 }
 

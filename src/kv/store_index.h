@@ -2,11 +2,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "kv/absences.h"
 #include "kv/block_key.h"
 #include "kv/block_store.h"
 #include "kv/store_record.h"
@@ -33,6 +33,7 @@ struct IndexEntry {
   BlockKey parent;
   int64_t index = 0;  ///< of a block in its chain; of a snapshot its length
   bool is_bounded = false;
+  bool is_suspect = false;  ///< a read was refused: a copy is welcome
   Place place;
   int64_t written = 0;    ///< seconds since 1970
   int64_t last_use = 0;   ///< of it or of anything behind it in its chain
@@ -61,7 +62,12 @@ class StoreIndex {
   /// Adds a record that was used at `time`. Of two under one key an exact one stays before a bounded one, and else the
   /// newer. False when the one that was there stays.
   bool insert(const RecordMeta& meta, const Place& place, int64_t time);
-  /// The record lies elsewhere now. False when `from` is not its place any more.
+  /// The record could not be read now: has() denies it until it is written again.
+  void mark_suspect(const BlockKey& key, const Place& place);
+  /// Whether a record of this kind need not be written.
+  [[nodiscard]] bool has(const BlockKey& key, bool is_bounded, int64_t now) const;
+  /// The record lies elsewhere now. False when `from` is not its place any
+  /// more.
   bool move(const BlockKey& key, const Place& from, const Place& to);
   /// Forgets the entry and remembers the reason for a while. False when it is not there.
   bool erase(const BlockKey& key, Absence reason);
@@ -104,16 +110,13 @@ class StoreIndex {
   void add_live(const Place& place);
   void remove_live(const Place& place);
   [[nodiscard]] bool is_expired(const IndexEntry& entry, int64_t now) const;
-  void remember(const BlockKey& key, Absence reason);
 
   int64_t ttl_;
   std::unordered_map<BlockKey, IndexEntry, KeyHash> entries_;
   std::unordered_map<BlockKey, IndexEntry*, KeyHash> first_child_;
   std::unordered_map<uint32_t, uint64_t> segment_live_;
   uint64_t live_bytes_ = 0;
-  // What went, for answers that say why; the oldest are forgotten.
-  std::unordered_map<BlockKey, Absence, KeyHash> gone_;
-  std::deque<BlockKey> gone_order_;
+  Absences gone_;
 };
 
 /// Least recently used keys that make up `bytes`, the tail of a chain before its head.

@@ -53,20 +53,23 @@ std::vector<BlockKey> superseded_snapshots(const FamilyLog& blocks, const Family
     BlockKey key;
     BlockKey parent;
     int64_t length;
+    bool was_read;  ///< somebody went on from it
   };
   std::vector<Candidate> all = snapshots.with_index([](const StoreIndex& index) {
     std::vector<Candidate> candidates;
     for (const IndexEntry* entry : index.entries())
-      candidates.push_back({entry->key, entry->parent, entry->index});
+      candidates.push_back({entry->key, entry->parent, entry->index, entry->last_use > entry->written});
     return candidates;
   });
-  // Longest first: whatever lies on the way from a longer one to the root belongs to an older state of its session.
+  // Longest first: what lies on the way from a longer one to the root, and was
+  // read since it was written, is an older state of that session. Unread, it
+  // may be the newest of another one that parts within the block behind it.
   std::ranges::sort(all, std::greater<>{}, &Candidate::length);
   return blocks.with_index([&](const StoreIndex& index) {
     std::unordered_set<BlockKey, KeyHash> on_the_way;
     std::vector<BlockKey> result;
     for (const Candidate& candidate : all) {
-      if (on_the_way.contains(candidate.parent)) result.push_back(candidate.key);
+      if (candidate.was_read && on_the_way.contains(candidate.parent)) result.push_back(candidate.key);
       BlockKey at = candidate.parent;
       while (on_the_way.insert(at).second) {
         const IndexEntry* entry = index.lookup(at);

@@ -21,8 +21,9 @@ struct LoadOutcome {
 [[nodiscard]] LoadOutcome load_families(FileSystem& files, const std::filesystem::path& folder, FamilyLog& blocks,
                                         FamilyLog& snapshots, int64_t now);
 
-/// Keys of snapshots behind which the same context goes on in a longer one, least valuable first: a session's newest
-/// stays when there is no room for all.
+/// Keys of snapshots that a session went on from and behind which a longer one
+/// lies, least valuable first: a session's newest stays when there is no room
+/// for all.
 [[nodiscard]] std::vector<BlockKey> superseded_snapshots(const FamilyLog& blocks, const FamilyLog& snapshots);
 
 }  // namespace tidepool::store

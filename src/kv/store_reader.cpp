@@ -7,13 +7,13 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <numeric>
-#include <thread>
+#include <system_error>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace tidepool::store {
 namespace {
@@ -72,8 +72,9 @@ std::vector<Run> make_runs(std::span<const RecordRequest> requests, std::span<co
 /// One thread's work.
 class RunReader {
  public:
-  RunReader(const ReaderOptions& options, std::span<const RecordRequest> requests, std::span<const size_t> order)
-      : options_(options), requests_(requests), order_(order) {}
+  RunReader(const ReaderOptions& options, std::span<const RecordRequest> requests, std::span<const size_t> order,
+            std::atomic<bool>& is_logged)
+      : options_(options), requests_(requests), order_(order), is_logged_(is_logged) {}
 
   template <typename Take>
   void read(const Run& run, const Take& take) {
@@ -83,21 +84,42 @@ class RunReader {
       open(requests_[order_[run.begin]].place.segment);
       bytes = read_range(run.from, run.to);
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::kNotFound) failure = ReadOutcome::kGone;
+      failure = error.code() == ErrorCode::kNotFound ? ReadOutcome::kGone : ReadOutcome::kFailed;
+      if (failure == ReadOutcome::kFailed) log_failure(error);
+    } catch (const std::exception& error) {  // no memory
+      failure = ReadOutcome::kFailed;
+      log_failure(error);
     }
-    for (size_t i = run.begin; i < run.end; ++i) {
-      const RecordRequest& request = requests_[order_[i]];
-      const uint64_t begin = request.place.offset - run.from;
+    for (size_t i = run.begin; i < run.end; ++i)
+      take_one(run, i, bytes, failure, take);
+  }
+
+ private:
+  /// Request `i` of the order, out of the bytes of its run, which are empty
+  /// after `failure`.
+  template <typename Take>
+  void take_one(const Run& run, size_t i, std::span<const std::byte> bytes, ReadOutcome failure, const Take& take) {
+    const RecordRequest& request = requests_[order_[i]];
+    const uint64_t begin = request.place.offset - run.from;
+    try {
       std::optional<RecordView> record;
       if (begin < bytes.size()) record = decode_record(bytes.subspan(begin));
       const bool is_wanted = record && record->meta.key == request.key;
       take(order_[i], is_wanted ? ReadOutcome::kRead : failure, is_wanted ? &*record : nullptr);
+    } catch (const std::exception& error) {  // no memory for this one
+      log_failure(error);
+      take(order_[i], ReadOutcome::kFailed, nullptr);
     }
   }
 
- private:
+  /// Once for each read(), however many records it costs.
+  void log_failure(const std::exception& error) {
+    if (!is_logged_.exchange(true)) log_warning("KV store: {}; a miss, and what is kept stays", error.what());
+  }
+
   void open(uint32_t segment) {
     if (file_ && segment_ == segment) return;
+    file_.reset();
     file_ = options_.files.open(options_.path(segment), FileSystem::Mode::kRead);
     segment_ = segment;
     // Not every file system can; then reads go through the page cache.
@@ -124,6 +146,7 @@ class RunReader {
   const ReaderOptions& options_;
   std::span<const RecordRequest> requests_;
   std::span<const size_t> order_;
+  std::atomic<bool>& is_logged_;
   DirectBuffer buffer_;
   std::unique_ptr<File> file_;
   uint32_t segment_ = 0;
@@ -131,6 +154,50 @@ class RunReader {
 };
 
 }  // namespace
+
+ReadPool::ReadPool(size_t threads) {
+  threads_.reserve(threads);
+  try {
+    while (threads_.size() < threads)
+      threads_.emplace_back([this](const std::stop_token& stop) { help(stop); });
+  } catch (const std::system_error& error) {
+    log_warning("KV store: {} of {} reading threads could be had ({}); reads are slower", threads_.size(), threads,
+                error.what());
+  }
+}
+
+ReadPool::~ReadPool() {
+  for (std::jthread& thread : threads_)
+    thread.request_stop();
+}
+
+void ReadPool::run(const std::function<void()>& work, size_t helpers) {
+  Job job{&work, std::min(helpers, threads_.size()), 0};
+  const bool has_helpers = job.wanted > 0;
+  if (has_helpers) {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(&job);
+    has_work_.notify_all();
+  }
+  work();
+  if (!has_helpers) return;
+  std::unique_lock lock(mutex_);
+  std::erase(jobs_, &job);
+  is_done_.wait(lock, [&] { return job.running == 0; });
+}
+
+void ReadPool::help(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (has_work_.wait(lock, stop, [this] { return !jobs_.empty(); })) {
+    Job& job = *jobs_.front();
+    ++job.running;
+    if (--job.wanted == 0) jobs_.pop_front();
+    lock.unlock();
+    (*job.work)();
+    lock.lock();
+    if (--job.running == 0) is_done_.notify_all();
+  }
+}
 
 void read_records(const ReaderOptions& options, std::span<const RecordRequest> requests,
                   const std::function<void(size_t index, ReadOutcome outcome, const RecordView* record)>& take) {
@@ -142,28 +209,17 @@ void read_records(const ReaderOptions& options, std::span<const RecordRequest> r
     return std::tie(left.segment, left.offset) < std::tie(right.segment, right.offset);
   });
   const std::vector<Run> runs = make_runs(requests, order);
+  if (runs.empty()) return;
+  std::atomic<bool> is_logged{false};
   std::atomic<size_t> next{0};  // relaxed: it only hands out numbers
-  std::mutex mutex;
-  std::exception_ptr failed;
-  const auto work = [&] {
-    try {
-      RunReader reader(options, requests, order);
-      for (size_t i = next.fetch_add(1, std::memory_order_relaxed); i < runs.size();
-           i = next.fetch_add(1, std::memory_order_relaxed)) {
-        reader.read(runs[i], take);
-      }
-    } catch (const std::exception&) {  // no memory: for the caller to know
-      const std::lock_guard lock(mutex);
-      failed = std::current_exception();
+  const std::function<void()> work = [&] {
+    RunReader reader(options, requests, order, is_logged);
+    for (size_t i = next.fetch_add(1, std::memory_order_relaxed); i < runs.size();
+         i = next.fetch_add(1, std::memory_order_relaxed)) {
+      reader.read(runs[i], take);
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = 1; i < std::min(options.threads, runs.size()); ++i)
-      threads.emplace_back(work);
-    work();
-  }
-  if (failed) std::rethrow_exception(failed);
+  options.pool.run(work, runs.size() - 1);
 }
 
 }  // namespace tidepool::store

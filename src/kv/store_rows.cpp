@@ -111,7 +111,7 @@ std::optional<std::vector<RowRun>> take_runs(std::span<const std::byte>& bytes) 
   std::vector<RowRun> runs(*count);
   for (RowRun& run : runs) {
     run = {.rows = *take<uint32_t>(bytes), .row_bytes = *take<uint16_t>(bytes), .code_bytes = *take<uint16_t>(bytes)};
-    if (run.code_bytes > run.row_bytes) return std::nullopt;
+    if (run.row_bytes == 0 || run.code_bytes > run.row_bytes) return std::nullopt;
   }
   return runs;
 }

@@ -114,8 +114,10 @@ bool read_list(const File& file, Family family, SegmentContents& contents) {
   return true;
 }
 
-/// The first place from `from` on where a record may begin, or the end of the file.
-uint64_t find_record(const File& file, uint64_t from, uint64_t end) {
+/// The first place in `range` where a record of this kind may begin, or its
+/// end, which is that of the file.
+uint64_t find_record(const File& file, RecordKind kind, DamagedRange range) {
+  const auto [from, end] = range;
   constexpr uint64_t kStep = uint64_t{1} << 20;
   std::vector<std::byte> bytes;
   for (uint64_t at = from; at < end; at += kStep) {
@@ -123,7 +125,7 @@ uint64_t find_record(const File& file, uint64_t from, uint64_t end) {
     file.read_exactly(at, bytes);
     for (uint64_t i = 0; i < kStep && i + kHeaderBytes <= bytes.size(); i += kRecordAlignment) {
       const std::optional<RecordMeta> meta = decode_header(std::span(bytes).subspan(i, kHeaderBytes));
-      if (meta && meta->padded_bytes() <= end - at - i) return at + i;
+      if (meta && meta->kind == kind && meta->padded_bytes() <= end - at - i) return at + i;
     }
   }
   return end;
@@ -147,7 +149,7 @@ void read_headers(const File& file, Family family, SegmentContents& contents) {
       contents.records_end = at;
       continue;
     }
-    const uint64_t next = find_record(file, std::min(at + kRecordAlignment, end), end);
+    const uint64_t next = find_record(file, kind, {std::min(at + kRecordAlignment, end), end});
     contents.damaged.push_back({at, next});
     at = next;
   }

@@ -36,6 +36,7 @@ RecordMeta meta_of(const StoredBlock& block, int64_t now) {
 
 RecordMeta meta_of(const StoredSnapshot& snapshot, int64_t now) {
   return {.kind = RecordKind::kSnapshot,
+          .is_bounded = snapshot.is_bounded,
           .index = snapshot.length,
           .time = now,
           .key = snapshot.key,
@@ -80,8 +81,9 @@ bool StoreWriter::write(StoredBlock block) {
 
 bool StoreWriter::write(StoredSnapshot snapshot) {
   const BlockKey key = snapshot.key;
+  const bool is_bounded = snapshot.is_bounded;
   const uint64_t bytes = snapshot.bytes.size() + kHeaderBytes;
-  return enqueue(std::move(snapshot), key, false, bytes);
+  return enqueue(std::move(snapshot), key, is_bounded, bytes);
 }
 
 void StoreWriter::note_use(const BlockKey& key) {
@@ -113,7 +115,7 @@ bool StoreWriter::try_disk(const std::function<void()>& work) {
   try {
     work();
     return true;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // the disk, or no memory
     const std::string text = error.what();
     // One line for each kind of failure, not for each block: the kind is the reason at the end of the message.
     if (reported_.insert(text.substr(text.rfind(": ") + 1)).second) {
@@ -129,7 +131,9 @@ void StoreWriter::write_record(FamilyLog& family, const RecordToWrite& record) {
   uint64_t bytes = 0;
   const bool is_written = try_disk([&] {
     const std::vector<std::byte> encoded = encode_record(record, {.is_on = options_.compresses, .rows = options_.rows});
-    family.append(*decode_header(encoded), encoded, options_.now());
+    // The time is that of the record: what was used later than it was written
+    // has been read since.
+    family.append(*decode_header(encoded), encoded, record.meta.time);
     bytes = encoded.size();
   });
   if (is_written) {
@@ -138,6 +142,7 @@ void StoreWriter::write_record(FamilyLog& family, const RecordToWrite& record) {
     written_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   } else {
     dropped_writes_.fetch_add(1, std::memory_order_relaxed);
+    if (record.meta.kind == RecordKind::kBlock) family.note_lost(record.meta.key);
   }
   const std::lock_guard lock(mutex_);
   if (is_written) last_error_.clear();
@@ -226,10 +231,19 @@ void StoreWriter::run(const std::stop_token& stop) {
         queue_.pop_front();
       }
     }
-    if (item) {
-      process(*item);
-    } else {
-      save_uses();
+    try {
+      if (item) {
+        process(*item);
+      } else {
+        save_uses();
+      }
+    } catch (const std::exception& error) {  // no memory outside of the disk's work:
+                                             // this one is lost, not the thread
+      dropped_writes_.fetch_add(1, std::memory_order_relaxed);
+      log_error(
+          "KV store: {}; what cannot be kept is dropped, and the next is "
+          "tried again",
+          error.what());
     }
     if (unsynced_bytes_ > (item ? kUnsyncedBytesMax : 0)) sync_all();
     sweep_when_due();
