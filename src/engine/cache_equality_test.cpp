@@ -170,6 +170,36 @@ TEST_F(CacheEquality, ChunksDoNotMatterAfterAHit) {
   }
 }
 
+/// Blocks go and are computed again behind bounded replays while snapshots above them stay: whatever is said to be
+/// exact has the global KV of a cold reading, to the bit.
+TEST_F(CacheEquality, WhatIsSaidToBeExactIsSoAfterEvictionsAndBoundedReplays) {
+  const std::unique_ptr<KvCache> cache = engine_.make_cache(6);
+  std::mt19937 random(5);
+  int exact_hits = 0;
+  int bounded_hits = 0;
+  for (uint32_t step = 0; step < 40; ++step) {
+    const bool is_other = random() % 4 == 0;  // pushes pages out
+    const auto length = static_cast<int64_t>(150 + random() % 500);
+    const Tokens text = is_other ? random_tokens(400, 100 + step)
+                                 : joined(Tokens(tokens_.begin(), tokens_.begin() + length), random_tokens(5, step));
+    KvCache::Resumed resumed = cache->resume(query_of(text));
+    (void)engine_.read(resumed.state, text);
+    cache->snapshot(resumed.state, {}, "", nullptr);
+    if (resumed.state.is_bounded()) {
+      EXPECT_FALSE(resumed.report.is_exact);
+      ++bounded_hits;
+      continue;
+    }
+    exact_hits += resumed.report.hit_tokens > 0 ? 1 : 0;
+    SequenceState cold = engine_.model.new_sequence();
+    (void)engine_.read_cold(text, Replay::kBounded, &cold);
+    for (size_t i = 0; i < text.size() / static_cast<size_t>(kBlockTokens); ++i)
+      ASSERT_TRUE(std::ranges::equal(resumed.state.blocks()[i]->span(), cold.blocks()[i]->span())) << step << " " << i;
+  }
+  EXPECT_GT(exact_hits, 0);
+  EXPECT_GT(bounded_hits, 0);
+}
+
 /// Another long request in between leaves no trace in the windows. (known faults 29)
 TEST_F(CacheEquality, OtherSequencesLeaveNoTrace) {
   const std::unique_ptr<KvCache> cache = engine_.make_cache();
