@@ -97,8 +97,8 @@ void AccessRules::check_host(const HttpRequest& request) const {
   throw ApiRefusal(make_error(
       403,
       fmt::format("this server answers on this machine only, as localhost, not as \"{}\": a web page could have made "
-                  "that name point here; --allowed-origins with http://{} allows it, or set --api-key",
-                  printable(name, 80), printable(name, 80))));
+                  "that name point here; an origin of that name in --allowed-origins allows it, or set --api-key",
+                  printable(name, 80))));
 }
 
 }  // namespace tidepool
