@@ -77,6 +77,18 @@ TEST_F(ServeTest, TheFirstSignalWaitsForAnswersAndTheSecondDoesNot) {
   EXPECT_EQ(program_->wait(), 0);
 }
 
+/// The most answers at once that a chunk of prompt leaves no room for: drafts make the forward call larger.
+TEST_F(ServeTest, DraftsAsManyAnswersAsItMayWrite) {
+  for (const std::string draft : {"auto", "3", "off"}) {
+    serve({"--draft", draft, "--chunk", "16", "--max-num-seqs", "8"});
+    const Response response = ask(port_, "POST", "/v1/chat/completions", chat("hello", false));
+    EXPECT_EQ(response.status, 200) << response.body;
+    EXPECT_THAT(response.body, HasSubstr("a short answer")) << draft;
+    interrupt();
+    EXPECT_EQ(program_->wait(), 0);
+  }
+}
+
 TEST_F(ServeTest, TheKeyComesFromTheEnvironment) {
   serve({}, {{"TIDEPOOL_API_KEY", "secret"}});
   EXPECT_THAT(banner_, HasSubstr("Bearer KEY"));
@@ -125,6 +137,12 @@ TEST(Serve, RefusesWhatCannotBeServed) {
   EXPECT_THAT(script.err, HasSubstr("/no/such/file"));
   const ProgramResult missing = run_tidepool({"serve", "/no/such/model", "--port", "0"});
   EXPECT_EQ(missing.status, 1);
+  const ProgramResult memory = run_tidepool({"serve", model, "--port", "0", "--kv-ram", "1KiB"});
+  EXPECT_EQ(memory.status, 1);
+  EXPECT_THAT(memory.err, HasSubstr("--kv-ram"));
+  const ProgramResult headless = run_tidepool({"serve", golden("ckpt_textonly"), "--port", "0", "--draft", "4"});
+  EXPECT_EQ(headless.status, 1);
+  EXPECT_THAT(headless.err, HasSubstr("no draft head"));
   const ProgramResult port = run_tidepool({"serve", model, "--port", "70000"});
   EXPECT_EQ(port.status, 2);
 }

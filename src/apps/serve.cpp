@@ -89,6 +89,15 @@ class Signals {
     return signal;
   }
   static void wake() { ::kill(::getpid(), kWake); }
+  /// As the signal ends a process that does not wait for it.
+  static void end_by(int signal) {
+    ::signal(signal, SIG_DFL);
+    sigset_t only{};
+    ::sigemptyset(&only);
+    ::sigaddset(&only, signal);
+    ::raise(signal);
+    ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  }
 
  private:
   sigset_t set_{};
@@ -129,7 +138,9 @@ ApiServerOptions server_options(const ServeFlags& flags) {
 EngineServiceOptions service_options(const ServeFlags& flags, const LoadedModel& model) {
   EngineServiceOptions options;
   options.scheduler.max_num_seqs = flags.max_num_seqs;
-  options.scheduler.max_num_batched_tokens = std::max(flags.engine.chunk, flags.max_num_seqs + 1);
+  options.scheduler.drafts = draft_options(flags.engine, false);
+  const size_t step_rows = 1 + drafts_max(options.scheduler.drafts, model.config());
+  options.scheduler.max_num_batched_tokens = std::max(flags.engine.chunk, flags.max_num_seqs * step_rows + 1);
   options.scheduler.max_prefill_share = flags.max_prefill_share;
   options.scheduler.max_model_len = flags.engine.max_model_len.value_or(0);
   options.scheduler.queue_limit = flags.queue_limit;
@@ -207,7 +218,10 @@ int serve(const ServeFlags& flags) {
     stop(server, signals, flags.shutdown_timeout);
     return kExitOk;
   }
+  log_info("stopping: loading ends at the next tensor; a second signal ends the server at once");
   stop_loading.request_stop();
+  while ((signal = signals.wait()) != Signals::kWake)
+    if (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) Signals::end_by(signal);
   loading.wait();
   server.stop(std::chrono::milliseconds(0));
   return kExitOk;
@@ -264,6 +278,7 @@ void add_serve_command(CLI::App& program, Invocation& invocation) {
       "serve", "a server for programs and agents (OpenAI's and Anthropic's APIs), with a page to chat");
   const auto flags = std::make_shared<ServeFlags>();
   add_engine_flags(*command, flags->engine);
+  add_draft_flag(*command, flags->engine);
   add_server_flags(*command, *flags);
   add_batching_flags(*command, *flags);
   add_cache_flags(*command, flags->cache);
