@@ -138,7 +138,7 @@ TEST_F(EngineServiceTest, ContextThatMemoryCannotHoldIsNotPromised) {
   EXPECT_THROW((void)service->prepare(request), Error);
 }
 
-/// Known fault 33: titles and other side questions, none with a limit of its own, while the main session rests. What
+/// Known fault 35: titles and other side questions, none with a limit of its own, while the main session rests. What
 /// they may write at most is most of the memory, what they do write is little.
 TEST_F(EngineServiceTest, TitlePromptsDoNotCostTheMainSession) {
   EngineServiceOptions how = options();
