@@ -69,6 +69,18 @@ TEST(CliTrace, OptionsAreHonoured) {
   EXPECT_EQ(floats(computed, "logits"), floats(computed, "logits_hp"));
 }
 
+TEST(CliTrace, RunsDraftAndImageCases) {
+  const TempFolder folder;
+  const std::string out = (folder / "out.safetensors").string();
+  for (const auto& [name, tensor] : {std::pair{"dspark_short", "draft_base_logits_hp"}, {"image_text", "img1.vit_out"},
+                                     {"image_plan", "plan.released"}}) {
+    const std::string file = golden(std::string("cases/") + name + ".safetensors");
+    const ProgramResult result = run_tidepool({"trace", golden("ckpt"), "--case", file, "--out", out});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(SafetensorsFile(out).tensor(tensor).shape, SafetensorsFile(file).tensor(tensor).shape) << name;
+  }
+}
+
 TEST(CliTrace, RefusesWhatIsNoCase) {
   const TempFolder folder;
   const std::string out = (folder / "out.safetensors").string();

@@ -43,12 +43,14 @@ TraceOptions::Numerics numerics_of(const std::string& name) {
 }
 
 TraceResult compute(const TraceFlags& flags) {
+  const SafetensorsFile test_case(flags.test_case);
+  const bool has_drafts = is_draft_case(test_case);
   // Loaded for the numerics that ask more of the kernels, unless only the official ones are wanted.
   EngineFlags engine = flags.engine;
   engine.numerics = flags.numerics == "official" ? "official" : "hp";
   const std::unique_ptr<LoadedModel> model = load_model(engine);
   const auto with = [&](const Numerics& numerics) {
-    return model->make_model({.numerics = numerics, .kv_formats = {}, .has_drafts = false, .faults = {}});
+    return model->make_model({.numerics = numerics, .kv_formats = {}, .has_drafts = has_drafts, .faults = {}});
   };
   const std::unique_ptr<const Model> official = with(kOfficialNumerics);
   const std::unique_ptr<const Model> hp = with(kHpNumerics);
@@ -60,7 +62,7 @@ TraceResult compute(const TraceFlags& flags) {
   options.numerics = numerics_of(flags.numerics);
   options.replay = parse_replay(flags.engine.replay);
   options.chunk = flags.engine.chunk;
-  return trace_case(setup, SafetensorsFile(flags.test_case), options);
+  return trace_case(setup, test_case, options);
 }
 
 void report(const TraceFlags& flags, const TraceResult& result) {

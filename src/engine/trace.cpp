@@ -9,130 +9,26 @@
 
 #include <fmt/format.h>
 
-#include "base/check.h"
-#include "engine/sampler.h"
+#include "engine/trace_constants.h"
 #include "engine/trace_input.h"
 #include "engine/trace_recorder.h"
+#include "engine/trace_run.h"
 #include "formats/bf16.h"
 
 namespace tidepool {
 
 namespace {
 
-/// One run of the case under one variant.
-struct Run {
-  TraceRecorder recorder;
-  std::map<int64_t, double> output_ids;      ///< greedy, by the position whose logits chose the token
-  std::map<int64_t, double> rel_vs_prefill;  ///< decode: row error against a single prefill, by position
-};
-
-void request_keys(const WantedTensor& wanted, const ModelConfig& config, TraceRecorder& recorder) {
-  recorder.request(TraceRecorder::key_of(wanted.base, wanted.layer));
-  if (wanted.base == "next_id" || wanted.base == "rel_vs_prefill") recorder.request("logits");
-  if (wanted.base == "output_ids" || wanted.base == "top2_gap") recorder.request("logits");
-  if (wanted.base.starts_with("main_hidden") && config.dspark) {
-    for (const int64_t tap : config.dspark->target_layer_ids)
-      recorder.request(fmt::format("main_hidden.{}", tap));
-  }
-  if (wanted.base == "engram_hash" && config.engram) {
-    for (size_t slot = 0; slot < config.engram->layer_ids.size(); ++slot) {
-      recorder.request(fmt::format("engram_hash.{}", slot));
-    }
-  }
-}
-
-/// Returns the most likely token behind the prompt.
-int64_t run_prompt(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state,
-                   std::span<const InputToken> tokens, const TraceOptions& options, TraceRecorder& recorder) {
-  PrefillOptions prefill_options;
-  prefill_options.replay = options.replay;
-  prefill_options.chunk = options.chunk;
-  prefill_options.logits = recorder.wants("logits") ? PrefillOptions::Logits::kAll : PrefillOptions::Logits::kLast;
-  prefill_options.probe = &recorder;
-  int64_t most_likely = -1;
-  const auto keep = [&](int64_t first, Span2d<const float> logits, size_t) {
-    recorder.record_logits(first, logits);
-    if (logits.rows > 0) most_likely = argmax(logits.row(logits.rows - 1));
-    return true;
-  };
-  TIDEPOOL_CHECK(prefill(model, runtime, arena, state, tokens, prefill_options, keep), "nothing stops a trace");
-  return most_likely;
-}
-
-/// One token behind what the state holds; keeps its logits and returns their argmax.
-int64_t run_token(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state, InputToken token,
-                  TraceRecorder& recorder) {
-  const Arena::Scope scope(arena);
-  const int64_t position = state.length();
-  const ForwardRequest request{&state, {&token, 1}, position, 1};
-  const Span2d<const float> logits = forward(model, runtime, arena, {&request, 1}, &recorder);
-  recorder.record_logits(position, logits);
-  return argmax(logits.row(0));
-}
-
-void run_greedy(const Model& model, const Runtime& runtime, Arena& arena, SequenceState& state, int64_t next,
-                size_t count, Run& run) {
-  while (true) {
-    run.output_ids[state.length() - 1] = static_cast<double>(next);
-    if (run.output_ids.size() >= count) return;
-    next = run_token(model, runtime, arena, state, {static_cast<int32_t>(next), false}, run.recorder);
-  }
-}
-
-void compare_with_prefill(const Model& model, const Runtime& runtime, Arena& arena, const TraceInput& input,
-                          const TraceOptions& options, Run& run) {
-  TraceRecorder whole;
-  whole.request("logits");
-  std::set<int64_t> positions;
-  for (const auto& [position, row] : run.recorder.floats("logits"))
-    positions.insert(position);
-  whole.limit_positions(positions);
-  SequenceState state = model.new_sequence();
-  (void)run_prompt(model, runtime, arena, state, input.tokens, options, whole);
-  for (const auto& [position, row] : run.recorder.floats("logits")) {
-    if (position < input.prompt_length - 1) continue;
-    const std::vector<float>& expected = whole.floats("logits").at(position);
-    double difference = 0;
-    double norm = 0;
-    for (size_t i = 0; i < row.size(); ++i) {
-      difference += std::pow(static_cast<double>(row[i]) - static_cast<double>(expected[i]), 2);
-      norm += std::pow(static_cast<double>(expected[i]), 2);
-    }
-    run.rel_vs_prefill[position] = std::sqrt(difference / norm);
-  }
-}
-
-void run_variant(const Model& model, const Runtime& runtime, const TraceInput& input, const TraceOptions& options,
-                 const std::vector<WantedTensor>& outputs, Run& run) {
-  size_t greedy_count = 0;
-  bool wants_rel = false;
-  for (const WantedTensor& wanted : outputs) {
-    request_keys(wanted, model.config(), run.recorder);
-    wants_rel = wants_rel || wanted.base == "rel_vs_prefill";
-    const bool is_greedy_output = input.kind == TraceKind::kGreedy && !wanted.shape.empty();
-    if (is_greedy_output) greedy_count = std::max(greedy_count, static_cast<size_t>(wanted.shape[0]));
-  }
-  if (input.rows) run.recorder.limit_positions({input.rows->begin(), input.rows->end()});
-  Arena arena;
-  SequenceState state = model.new_sequence();
-  const std::span<const InputToken> tokens(input.tokens);
-  const auto prompt = static_cast<size_t>(input.prompt_length);
-  const int64_t next = run_prompt(model, runtime, arena, state, tokens.first(prompt), options, run.recorder);
-  for (const InputToken token : tokens.subspan(prompt)) {
-    run_token(model, runtime, arena, state, token, run.recorder);
-  }
-  if (greedy_count > 0) run_greedy(model, runtime, arena, state, next, greedy_count, run);
-  if (wants_rel) compare_with_prefill(model, runtime, arena, input, options, run);
-}
-
 /// Which positions (or entries) the rows of a tensor stand for.
 std::vector<int64_t> row_indices(const TraceInput& input, const WantedTensor& wanted) {
   std::vector<int64_t> indices;
   const auto count = wanted.shape.empty() ? int64_t{0} : wanted.shape[0];
-  if (input.rows && !TraceRecorder::is_per_entry(wanted.base)) return *input.rows;
+  if (input.rows && wanted.image < 0 && !TraceRecorder::is_per_entry(wanted.base)) return *input.rows;
   const auto all = static_cast<int64_t>(input.tokens.size());
   const bool is_per_entry = TraceRecorder::is_per_entry(wanted.base);
-  const bool starts_at_prompt_end = input.kind == TraceKind::kGreedy || (count != all && !is_per_entry);
+  const bool is_whole_prompt = input.kind == TraceKind::kImage && count == input.prompt_length;
+  const bool starts_at_prompt_end =
+      wanted.image < 0 && (input.kind == TraceKind::kGreedy || (count != all && !is_per_entry && !is_whole_prompt));
   const int64_t first = starts_at_prompt_end ? input.prompt_length - 1 : 0;
   indices.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i)
@@ -170,7 +66,12 @@ std::vector<double> joined_row(const TraceRecorder& recorder, std::string_view b
   return result;
 }
 
-std::vector<double> output_row(const Run& run, const ModelConfig& config, const WantedTensor& wanted, int64_t index) {
+std::vector<double> output_row(const TraceRun& run, const ModelConfig& config, const WantedTensor& wanted,
+                               int64_t index) {
+  if (wanted.image >= 0) {
+    return recorded_row(run.images[static_cast<size_t>(wanted.image)], TraceRecorder::key_of(wanted.base, wanted.layer),
+                        index);
+  }
   const TraceRecorder& recorder = run.recorder;
   if (wanted.base == "next_id" || wanted.base == "top2_gap") {
     std::vector<double> logits = recorded_row(recorder, "logits", index);
@@ -218,36 +119,67 @@ void write_value(Dtype dtype, double value, std::byte* out) {
   } else if (dtype == Dtype::kI64) {
     const auto v = static_cast<int64_t>(value);  // all integers here are below 2^53
     std::memcpy(out, &v, sizeof v);
+  } else if (dtype == Dtype::kU8) {
+    *out = static_cast<std::byte>(value);
   } else {
     *out = static_cast<std::byte>(value != 0);
   }
 }
 
-/// Refuses a tensor whose rows cannot be told, or whose layer the model does not have.
-void check_rows(const SafetensorsFile& test_case, const TraceInput& input, const ModelConfig& config,
-                const WantedTensor& wanted) {
-  if (wanted.layer >= config.num_hidden_layers) {
+/// Whether a tensor may have as many rows: those of all positions, or of the part that the kind of case is about.
+bool are_rows_of_case(const TraceInput& input, int64_t rows) {
+  const auto all = static_cast<int64_t>(input.tokens.size());
+  const int64_t from_prompt_end = all - input.prompt_length + 1;
+  if (input.rows) return rows == static_cast<int64_t>(input.rows->size());
+  switch (input.kind) {
+    case TraceKind::kDecode:
+    case TraceKind::kDraft: return rows == all || rows == from_prompt_end;
+    case TraceKind::kImage: return rows == all || rows == from_prompt_end || rows == input.prompt_length;
+    default: return rows == all;
+  }
+}
+
+/// The same for what belongs to a picture of the case.
+void check_image_tensor(const SafetensorsFile& test_case, const TraceInput& input, const TraceRun& run,
+                        const WantedTensor& wanted) {
+  if (static_cast<size_t>(wanted.image) >= run.images.size()) {
     refuse_case(test_case, ErrorCode::kInvalidArgument,
-                fmt::format("tensor {} names layer {}; this model has {}", wanted.name, wanted.layer,
-                            config.num_hidden_layers));
+                fmt::format("tensor {} names a picture; the case has {}", wanted.name, input.images.size()));
+  }
+  const TraceRecorder& recorder = run.images[static_cast<size_t>(wanted.image)];
+  const std::string key = TraceRecorder::key_of(wanted.base, wanted.layer);
+  const size_t rows = recorder.floats(key).size() + recorder.ints(key).size();
+  if (rows == 0 || wanted.shape.empty() || rows == static_cast<size_t>(wanted.shape[0])) return;
+  refuse_case(test_case, ErrorCode::kInvalidArgument,
+              fmt::format("tensor {} has {} rows, this model gives {}", wanted.name, wanted.shape[0], rows));
+}
+
+/// Refuses a tensor whose rows cannot be told, or whose layer the model does not have.
+void check_rows(const SafetensorsFile& test_case, const TraceInput& input, const TraceRun& run,
+                const ModelConfig& config, const WantedTensor& wanted) {
+  const int64_t layers = wanted.image < 0 ? config.num_hidden_layers : config.vision->num_hidden_layers;
+  if (wanted.layer >= layers) {
+    refuse_case(test_case, ErrorCode::kInvalidArgument,
+                fmt::format("tensor {} names layer {}; this model has {}", wanted.name, wanted.layer, layers));
+  }
+  if (wanted.image >= 0) {
+    check_image_tensor(test_case, input, run, wanted);
+    return;
   }
   const bool is_free = input.kind == TraceKind::kGreedy || wanted.base == "main_hidden_last" || wanted.shape.empty();
   if (is_free) return;
   const auto all = static_cast<int64_t>(input.tokens.size());
   const int64_t rows = wanted.shape[0];
   if (TraceRecorder::is_per_entry(wanted.base) && rows <= all) return;
-  const bool fits = input.rows                         ? rows == static_cast<int64_t>(input.rows->size())
-                    : input.kind == TraceKind::kDecode ? rows == all || rows == all - input.prompt_length + 1
-                                                       : rows == all;
-  if (fits) return;
+  if (are_rows_of_case(input, rows)) return;
   refuse_case(test_case, ErrorCode::kInvalidArgument,
               fmt::format("tensor {} has {} rows, which are not the case's positions ({} tokens, {} rows asked for)",
                           wanted.name, rows, all, input.rows ? input.rows->size() : input.tokens.size()));
 }
 
-TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& input, const Run& run,
+TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& input, const TraceRun& run,
                         const ModelConfig& config, const WantedTensor& wanted) {
-  check_rows(test_case, input, config, wanted);
+  check_rows(test_case, input, run, config, wanted);
   TraceTensor tensor{wanted.name, wanted.dtype, wanted.shape, {}};
   std::vector<int64_t> indices = row_indices(input, wanted);
   WantedTensor source = wanted;
@@ -283,69 +215,6 @@ TraceTensor make_tensor(const SafetensorsFile& test_case, const TraceInput& inpu
   return tensor;
 }
 
-TraceTensor int_tensor(const WantedTensor& wanted, const std::vector<int64_t>& values) {
-  TraceTensor tensor{wanted.name, wanted.dtype, wanted.shape, {}};
-  const size_t value_bytes = dtype_bytes(wanted.dtype);
-  tensor.data.resize(values.size() * value_bytes);
-  for (size_t i = 0; i < values.size(); ++i) {
-    write_value(wanted.dtype, static_cast<double>(values[i]), tensor.data.data() + i * value_bytes);
-  }
-  return tensor;
-}
-
-/// An n-gram hash case: constants and row ids from compressed token ids.
-std::vector<TraceTensor> trace_engram(const Model& model, const SafetensorsFile& test_case,
-                                      const std::vector<WantedTensor>& outputs,
-                                      std::vector<std::string>& not_computed) {
-  const EngramHash* hash = model.engram_hash();
-  if (hash == nullptr) refuse_case(test_case, ErrorCode::kUnsupported, "an Engram case, but this model has no Engram");
-  const EngramConfig& config = *model.config().engram;
-  std::map<std::string, std::vector<int64_t>, std::less<>> values;
-  const auto append = [&](const std::string& name, std::span<const int64_t> part) {
-    values[name].insert(values[name].end(), part.begin(), part.end());
-  };
-  std::vector<int32_t> compressed;
-  for (const int64_t id : read_trace_ints(test_case, "compressed_ids")) {
-    if (id < -1 || id >= config.compressed_vocab_size) {
-      refuse_case(test_case, ErrorCode::kInvalidArgument,
-                  fmt::format("compressed_ids holds {}; -1 to {} are possible", id, config.compressed_vocab_size - 1));
-    }
-    compressed.push_back(static_cast<int32_t>(id));
-  }
-  for (size_t slot = 0; slot < config.layer_ids.size(); ++slot) {
-    append("primes", hash->primes(slot));
-    append("offsets", hash->offsets(slot));
-    append("multipliers", hash->multipliers(slot));
-  }
-  std::vector<int64_t> row(hash->columns());
-  for (size_t position = 0; position < compressed.size(); ++position) {
-    for (size_t slot = 0; slot < config.layer_ids.size(); ++slot) {
-      hash->rows_of_compressed(slot, compressed, static_cast<int64_t>(position), row);
-      append("hash_ids", row);
-    }
-  }
-  append("layer_ids", config.layer_ids);
-  append("num_embeddings", config.num_embeddings);
-  append("pad_id", std::array{hash->pad_id()});
-  append("compressed_vocab", std::array{config.compressed_vocab_size});
-  append("token_map", std::vector<int64_t>(hash->token_map().begin(), hash->token_map().end()));
-  std::vector<TraceTensor> result;
-  for (const WantedTensor& wanted : outputs) {
-    const auto found = values.find(wanted.name);
-    if (found == values.end()) {
-      not_computed.push_back(wanted.name);
-      continue;
-    }
-    TraceTensor tensor = int_tensor(wanted, found->second);
-    if (tensor_bytes(tensor.dtype, tensor.shape) != tensor.data.size()) {
-      refuse_case(test_case, ErrorCode::kInvalidArgument,
-                  "tensor " + wanted.name + " belongs to another Engram config");
-    }
-    result.push_back(std::move(tensor));
-  }
-  return result;
-}
-
 }  // namespace
 
 TraceResult trace_case(const TraceSetup& setup, const SafetensorsFile& test_case, const TraceOptions& options) {
@@ -353,8 +222,8 @@ TraceResult trace_case(const TraceSetup& setup, const SafetensorsFile& test_case
   const ModelConfig& config = setup.official.config();
   const TraceInput input = read_trace_input(test_case, config);
   const std::vector<WantedTensor> outputs = wanted_tensors(test_case, options.numerics, result.not_computed);
-  if (input.kind == TraceKind::kEngram) {
-    result.tensors = trace_engram(setup.official, test_case, outputs, result.not_computed);
+  if (input.kind == TraceKind::kEngram || input.kind == TraceKind::kImagePlan) {
+    result.tensors = trace_constants(setup.official, test_case, input.kind, outputs, result.not_computed);
     return result;
   }
   constexpr std::array kVariants{TraceVariant::kOfficial, TraceVariant::kHp, TraceVariant::kNoActivationGrid};
@@ -364,8 +233,11 @@ TraceResult trace_case(const TraceSetup& setup, const SafetensorsFile& test_case
     std::ranges::copy_if(outputs, std::back_inserter(of_variant),
                          [&](const WantedTensor& wanted) { return wanted.variant == kVariants[v]; });
     if (of_variant.empty()) continue;
-    Run run;
-    run_variant(*models[v], setup.runtime, input, options, of_variant, run);
+    if (input.kind == TraceKind::kDraft && models[v]->draft_head() == nullptr) {
+      refuse_case(test_case, ErrorCode::kUnsupported, "a draft (DSpark) case, but this model has no draft head");
+    }
+    TraceRun run(input.images.size());
+    run_trace(*models[v], setup.runtime, input, options, of_variant, run);
     for (const WantedTensor& wanted : of_variant) {
       TraceTensor tensor = make_tensor(test_case, input, run, config, wanted);
       if (tensor.name.empty()) {

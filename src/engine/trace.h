@@ -42,8 +42,12 @@ struct TraceResult {
   std::vector<std::string> not_computed;
 };
 
+/// Whether the case's inputs make it one of the draft head. Throws Error when it is of no kind at all.
+[[nodiscard]] bool is_draft_case(const SafetensorsFile& test_case);
+
 /// Reads a case (layout of the golden vectors, docs/vectors.md) and computes every output tensor it names.
-/// Throws Error for cases of other kinds (images, drafts), malformed ones, or ones that do not fit the model.
+/// Throws Error for cases of other kinds, malformed ones, or ones that do not fit the models. A draft case needs models
+/// made with has_drafts.
 [[nodiscard]] TraceResult trace_case(const TraceSetup& setup, const SafetensorsFile& test_case,
                                      const TraceOptions& options);
 

@@ -26,57 +26,84 @@ void append_tokens(const SafetensorsFile& test_case, const std::string& name, co
 
 TraceKind kind_of(const SafetensorsFile& test_case) {
   const auto has = [&](std::string_view name) { return test_case.find(name) != nullptr; };
-  if (has("token_types") || has("img0.rgb") || has("sizes")) {
-    refuse_case(test_case, ErrorCode::kUnsupported, "this is an image case; trace computes text cases only");
-  }
-  if (has("draft_ids") || has("anchor_ids")) {
-    refuse_case(test_case, ErrorCode::kUnsupported, "this is a draft (DSpark) case; trace computes the backbone only");
-  }
   if (has("primes") && has("compressed_ids")) return TraceKind::kEngram;
-  if (has("prompt_ids")) return TraceKind::kGreedy;
+  if (has("sizes")) return TraceKind::kImagePlan;
+  if (has("prompt_ids")) return has("follow_ids") ? TraceKind::kDraft : TraceKind::kGreedy;
+  if (has("input_ids") && has("token_types")) return TraceKind::kImage;
   if (has("input_ids")) return has("prompt_len") ? TraceKind::kDecode : TraceKind::kPrefill;
-  refuse_case(
-      test_case, ErrorCode::kUnsupported,
-      "no input_ids or prompt_ids; a case is a prefill, decode, greedy or engram file as docs/vectors.md describes");
+  refuse_case(test_case, ErrorCode::kUnsupported,
+              "no input_ids or prompt_ids; a case is a prefill, decode, greedy, draft, image or engram file as "
+              "docs/vectors.md describes");
+}
+
+/// The number behind `prefix` and in front of `suffix`, as the engine writes it ("stream.00" names nothing); -1 if the
+/// text is no such name.
+int64_t number_in(std::string_view text, std::string_view prefix, std::string_view suffix) {
+  if (text.size() < prefix.size() + suffix.size() || !text.starts_with(prefix) || !text.ends_with(suffix)) return -1;
+  text = text.substr(prefix.size(), text.size() - prefix.size() - suffix.size());
+  int64_t number = 0;
+  const bool is_number = std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc{};
+  return is_number && std::to_string(number) == text ? number : -1;
 }
 
 bool is_input(std::string_view name) {
-  constexpr std::array kInputs{"input_ids", "prompt_ids", "prompt_len", "follow_ids", "rows", "compressed_ids"};
-  return std::ranges::find(kInputs, name) != kInputs.end();
+  constexpr std::array kInputs{"input_ids", "prompt_ids",     "prompt_len",  "follow_ids",
+                               "rows",      "compressed_ids", "token_types", "sizes"};
+  return std::ranges::find(kInputs, name) != kInputs.end() || name.starts_with("params.") ||
+         number_in(name, "img", ".rgb") >= 0;
 }
 
 /// Spreads the reference measured on itself, and its literal decode with stale index keys: nothing to compute.
 bool is_reference_only(std::string_view name) {
-  return name.starts_with("row_") || name == "logits_literal";
+  return name.starts_with("row_") || name.starts_with("round_") || name == "stable" || name == "logits_literal";
 }
 
-/// Splits "hp.topk.5" into its parts.
+/// Splits "hp.topk.5" or "img0.vit_block.1" into its parts.
 WantedTensor parse_name(const SafetensorsFile::Entry& entry) {
-  WantedTensor wanted{entry.name, entry.name, -1, TraceVariant::kOfficial, entry.dtype, entry.shape};
+  WantedTensor wanted{entry.name, entry.name, -1, -1, TraceVariant::kOfficial, entry.dtype, entry.shape};
   if (wanted.base.starts_with("hp.")) {
     wanted.variant = TraceVariant::kHp;
     wanted.base.erase(0, 3);
   }
-  const size_t dot = wanted.base.rfind('.');
-  if (dot != std::string::npos) {
-    const char* begin = wanted.base.data() + dot + 1;
-    const char* end = wanted.base.data() + wanted.base.size();
-    int64_t layer = 0;
-    // Only as the engine writes it: "stream.00" names nothing.
-    if (std::from_chars(begin, end, layer).ec == std::errc{} && std::to_string(layer) == std::string(begin, end)) {
-      wanted.layer = layer;
-      wanted.base.resize(dot);
-    }
+  if (const size_t dot = wanted.base.find('.'); dot != std::string::npos) {
+    wanted.image = number_in(std::string_view(wanted.base).substr(0, dot), "img", "");
+    if (wanted.image >= 0) wanted.base.erase(0, dot + 1);
   }
-  if (wanted.base == "logits_hp") wanted.variant = TraceVariant::kHp;
-  if (wanted.base == "logits_noactq") wanted.variant = TraceVariant::kNoActivationGrid;
-  if (wanted.base.starts_with("logits_")) wanted.base = "logits";
+  if (const size_t dot = wanted.base.rfind('.'); dot != std::string::npos) {
+    wanted.layer = number_in(std::string_view(wanted.base).substr(dot), ".", "");
+    if (wanted.layer >= 0) wanted.base.resize(dot);
+  }
+  for (const auto& [suffix, variant] : {std::pair{std::string_view("_hp"), TraceVariant::kHp},
+                                        std::pair{std::string_view("_noactq"), TraceVariant::kNoActivationGrid}}) {
+    if (!wanted.base.ends_with(suffix)) continue;
+    wanted.variant = variant;
+    wanted.base.resize(wanted.base.size() - suffix.size());
+  }
+  if (wanted.base == "merged_embed") wanted.base = "embed";
   return wanted;
 }
 
 }  // namespace
 
 namespace {
+
+/// The anchors and drafts that the rounds of a draft case follow.
+std::vector<int64_t> read_draft_ids(const SafetensorsFile& test_case, const ModelConfig& config, size_t rounds) {
+  if (test_case.find("draft_ids") == nullptr || !config.dspark) return {};
+  std::vector<int64_t> ids = read_trace_ints(test_case, "draft_ids");
+  const auto block = static_cast<size_t>(config.dspark->block_size);
+  if (ids.size() != rounds * (1 + block)) {
+    refuse_case(test_case, ErrorCode::kInvalidArgument,
+                fmt::format("draft_ids must be {} rows (the prompt's end and each of follow_ids) of {} tokens", rounds,
+                            1 + block));
+  }
+  for (const int64_t id : ids) {
+    if (id >= -1 && id < config.vocab_size) continue;
+    refuse_case(test_case, ErrorCode::kInvalidArgument,
+                fmt::format("draft_ids holds token {} outside the vocabulary of {}", id, config.vocab_size));
+  }
+  return ids;
+}
 
 /// The outputs of a greedy case say how many tokens it writes.
 void check_greedy_length(const SafetensorsFile& test_case, const ModelConfig& config, int64_t prompt) {
@@ -94,15 +121,21 @@ void check_greedy_length(const SafetensorsFile& test_case, const ModelConfig& co
 TraceInput read_trace_input(const SafetensorsFile& test_case, const ModelConfig& config) {
   TraceInput input;
   input.kind = kind_of(test_case);
-  if (input.kind == TraceKind::kEngram) return input;
-  append_tokens(test_case, input.kind == TraceKind::kGreedy ? "prompt_ids" : "input_ids", config, input.tokens);
+  if (input.kind == TraceKind::kEngram || input.kind == TraceKind::kImagePlan) return input;
+  const bool has_prompt_ids = input.kind == TraceKind::kGreedy || input.kind == TraceKind::kDraft;
+  append_tokens(test_case, has_prompt_ids ? "prompt_ids" : "input_ids", config, input.tokens);
+  input.prompt_length = static_cast<int64_t>(input.tokens.size());
+  if (input.kind == TraceKind::kImage) input.images = read_trace_images(test_case, config, input.tokens);
+  const bool goes_on = input.kind == TraceKind::kDraft || input.kind == TraceKind::kImage;
+  if (goes_on && test_case.find("follow_ids") != nullptr) append_tokens(test_case, "follow_ids", config, input.tokens);
   const auto count = static_cast<int64_t>(input.tokens.size());
-  if (count == 0 || count > config.max_position_embeddings) {
+  if (input.prompt_length == 0 || count > config.max_position_embeddings) {
     refuse_case(test_case, ErrorCode::kInvalidArgument,
                 fmt::format("{} tokens; from 1 to max_position_embeddings {} can be run", count,
                             config.max_position_embeddings));
   }
-  input.prompt_length = count;
+  if (input.kind == TraceKind::kDraft)
+    input.draft_ids = read_draft_ids(test_case, config, static_cast<size_t>(count - input.prompt_length + 1));
   if (input.kind == TraceKind::kGreedy) check_greedy_length(test_case, config, count);
   if (input.kind == TraceKind::kDecode) {
     const std::vector<int64_t> length = read_trace_ints(test_case, "prompt_len");
@@ -135,7 +168,9 @@ bool is_float(Dtype dtype) {
 
 /// Outputs that are whole numbers; all others are BF16 or F32, and `candidates` is BOOL.
 bool is_integer_output(std::string_view base) {
-  constexpr std::array kIntegers{"next_id",        "output_ids",       "route_idx", "topk",     "engram_hash",
+  if (base.starts_with("plan.")) return true;
+  constexpr std::array kIntegers{"next_id",        "anchor_ids",       "draft_ids", "geometry", "grid",
+                                 "start",          "output_ids",       "route_idx", "topk",     "engram_hash",
                                  "hash_ids",       "primes",           "offsets",   "pad_id",   "multipliers",
                                  "num_embeddings", "compressed_vocab", "layer_ids", "token_map"};
   return std::ranges::find(kIntegers, base) != kIntegers.end();
@@ -143,18 +178,28 @@ bool is_integer_output(std::string_view base) {
 
 void check_dtype(const SafetensorsFile& test_case, const WantedTensor& wanted) {
   const bool is_integer = wanted.dtype == Dtype::kI32 || wanted.dtype == Dtype::kI64;
-  const bool fits = wanted.base == "candidates"      ? wanted.dtype == Dtype::kBool
-                    : is_integer_output(wanted.base) ? is_integer
-                                                     : is_float(wanted.dtype);
+  bool fits = is_float(wanted.dtype);
+  const char* expected = "F32 or BF16";
+  if (wanted.base == "candidates") {
+    fits = wanted.dtype == Dtype::kBool;
+    expected = "BOOL";
+  } else if (wanted.base == "padded_rgb") {
+    fits = wanted.dtype == Dtype::kU8;
+    expected = "U8";
+  } else if (is_integer_output(wanted.base)) {
+    fits = is_integer;
+    expected = "I32 or I64";
+  }
   if (fits) return;
-  const char* expected = wanted.base == "candidates"      ? "BOOL"
-                         : is_integer_output(wanted.base) ? "I32 or I64"
-                                                          : "F32 or BF16";
   refuse_case(test_case, ErrorCode::kUnsupported,
               fmt::format("tensor {} is {}; {} expected", wanted.name, dtype_name(wanted.dtype), expected));
 }
 
 }  // namespace
+
+bool is_draft_case(const SafetensorsFile& test_case) {
+  return kind_of(test_case) == TraceKind::kDraft;
+}
 
 std::vector<WantedTensor> wanted_tensors(const SafetensorsFile& test_case, TraceOptions::Numerics numerics,
                                          std::vector<std::string>& not_computed) {

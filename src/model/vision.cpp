@@ -123,6 +123,7 @@ class Tower {
         read_patch(images[i]->canvas, patch, p / picture.patch_columns, p % picture.patch_columns, values,
                    patches.row(p));
       });
+      record("patches", -1, patches);
       biased_linear(math_, weights_.patch_embed, patches, x.row_range(picture.begin, picture.count()));
     }
     return x;

@@ -27,8 +27,8 @@ struct VisionFeatures {
 /// Runs pictures through the vision tower and the aligner. (docs/model.md 4.2) They go in together, as
 /// many at a time as the largest single picture has patches; the features of one do not depend on the others. The
 /// model has a vision part. Scratch memory, some 200 MB for the largest picture of the released model, lives during the
-/// call. `probe` may be null; with one, a single picture: "vit_embed", "vit_block" of each block, "vit_out" [patches,
-/// width] and "aligner_out" [cells, hidden].
+/// call. `probe` may be null; with one, a single picture: "patches", "vit_embed", "vit_block" of each block, "vit_out"
+/// [patches, width] and "aligner_out" [cells, hidden].
 [[nodiscard]] std::vector<VisionFeatures> encode_images(const Model& model, const Runtime& runtime,
                                                         std::span<const PreparedImage* const> images,
                                                         Probe* probe = nullptr);
