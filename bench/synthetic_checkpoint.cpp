@@ -92,9 +92,8 @@ void fill(const ExpectedTensor& tensor, Random& random, std::span<std::byte> out
 }  // namespace
 
 void write_cut_model(const CutModel& model, const std::filesystem::path& folder) {
-  const std::string config =
-      fmt::format(kConfig, fmt::arg("vocab", model.vocab_size), fmt::arg("experts", model.experts),
-                  fmt::arg("image", model.vocab_size - 16));
+  const std::string config = fmt::format(kConfig, fmt::arg("vocab", model.vocab_size),
+                                         fmt::arg("experts", model.experts), fmt::arg("image", model.vocab_size - 16));
   write_file_atomically(folder / "config.json", config);
   const std::vector<ExpectedTensor> expected = expected_tensors(parse_config(config, "the cut model"));
   std::vector<TensorToWrite> tensors;
