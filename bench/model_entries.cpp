@@ -302,12 +302,9 @@ std::vector<Entry> model_entries() {
   const auto with_model = [model](Result (*measure)(const Workbench&, const Model&)) {
     return [model, measure](const Workbench& bench) { return measure(bench, model->get()); };
   };
-  return {{"moe_layer_n1", with_model(moe_layer_n1)},
-          {"fp4_grouped_n256", with_model(fp4_grouped_n256)},
-          {"decode_step_cut4", with_model(decode_step_cut4)},
-          {"prefill_cut4", with_model(prefill_cut4)},
-          {"vision_cut4", with_model(vision_cut4)},
-          {"ced_ratio_8192", with_model(ced_ratio_8192)}};
+  return {{"moe_layer_n1", with_model(moe_layer_n1)},         {"fp4_grouped_n256", with_model(fp4_grouped_n256)},
+          {"decode_step_cut4", with_model(decode_step_cut4)}, {"prefill_cut4", with_model(prefill_cut4)},
+          {"vision_cut4", with_model(vision_cut4)},           {"ced_ratio_8192", with_model(ced_ratio_8192)}};
 }
 
 }  // namespace tidepool::bench

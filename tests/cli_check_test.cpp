@@ -72,7 +72,8 @@ TEST(CliTrace, OptionsAreHonoured) {
 TEST(CliTrace, RunsDraftAndImageCases) {
   const TempFolder folder;
   const std::string out = (folder / "out.safetensors").string();
-  for (const auto& [name, tensor] : {std::pair{"dspark_short", "draft_base_logits_hp"}, {"image_text", "img1.vit_out"},
+  for (const auto& [name, tensor] : {std::pair{"dspark_short", "draft_base_logits_hp"},
+                                     {"image_text", "img1.vit_out"},
                                      {"image_plan", "plan.released"}}) {
     const std::string file = golden(std::string("cases/") + name + ".safetensors");
     const ProgramResult result = run_tidepool({"trace", golden("ckpt"), "--case", file, "--out", out});

@@ -360,8 +360,8 @@ TEST_P(IndexScores, AgreeWithTheReferenceForScalesOfAllSizesAndQueriesOffTheGrid
     const std::vector<float> actual = score(table(), index, 70, false);
     for (size_t j = 0; j < 70; ++j) {
       double magnitude = 0;
-      for (size_t i = 0; i < index.q.size(); ++i)
-        magnitude += static_cast<double>(std::fabs(index.q[i])) * 6 * 1024;
+      for (const float q : index.q)
+        magnitude += static_cast<double>(std::fabs(q)) * 6 * 1024;
       ASSERT_NEAR(actual[j], expected[j], magnitude * 96 * 0x1p-24) << j;
     }
   }

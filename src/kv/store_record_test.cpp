@@ -105,7 +105,8 @@ TEST(StoreRecord, DamagedRowsAreRefused) {
 TEST(StoreRecord, CompressionIsTakenOnlyWhereItPays) {
   EXPECT_EQ(decode_header(encoded(50000, true))->codec, Codec::kNone);  // random bytes
   const std::vector<std::byte> zeros(50000);
-  const std::vector<std::byte> record = encode_record({.meta = {}, .tokens = {}, .payload = zeros}, {.is_on = true, .rows = {}});
+  const std::vector<std::byte> record =
+      encode_record({.meta = {}, .tokens = {}, .payload = zeros}, {.is_on = true, .rows = {}});
   const std::optional<RecordView> view = decode_record(record);
   ASSERT_TRUE(view);
   EXPECT_EQ(view->meta.codec, Codec::kZstd);
