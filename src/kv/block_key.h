@@ -16,7 +16,7 @@ namespace tidepool {
 /// Names a block of global KV by everything it depends on; equal keys mean equal bytes. (docs/kv_cache.md, "Keys")
 struct BlockKey {
   Digest digest{};
-  friend auto operator<=>(const BlockKey&, const BlockKey&) = default;
+  friend auto operator<=>(const BlockKey&, const BlockKey&) = default;  // NOLINT(*-nullptr,*-conversion)
 };
 
 /// What the KV of a sequence depends on besides its tokens.

@@ -227,6 +227,7 @@ std::vector<BlockStore::SnapshotInfo> DiskStore::snapshots(const BlockKey& paren
       return std::tie(a->written, a->index) > std::tie(b->written, b->index);
     });
     std::vector<SnapshotInfo> result;
+    result.reserve(entries.size());
     for (const IndexEntry* entry : entries)
       result.push_back({entry->key, entry->index});
     return result;

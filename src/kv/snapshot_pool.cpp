@@ -35,8 +35,8 @@ SnapshotPool::Gone SnapshotPool::add(Snapshot snapshot, const CacheText& text, s
 /// Marks what the new sequence has gone on from: whatever of its own beginning was kept before.
 void SnapshotPool::supersede(const CacheText& text, std::span<const BlockKey> parents) {
   const auto length = static_cast<int64_t>(text.tokens.size());
-  for (size_t block = 0; block < parents.size(); ++block) {
-    const auto [begin, end] = by_parent_.equal_range(parents[block]);
+  for (const BlockKey& parent : parents) {
+    const auto [begin, end] = by_parent_.equal_range(parent);
     for (auto child = begin; child != end; ++child) {
       Entry& entry = entries_.at(child->second);
       const SnapshotInfo& info = entry.snapshot->info;

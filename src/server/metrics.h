@@ -82,7 +82,7 @@ class Metrics {
     std::string handler;
     std::string method;
     int status = 0;
-    friend auto operator<=>(const HttpKey&, const HttpKey&) = default;
+    friend auto operator<=>(const HttpKey&, const HttpKey&) = default;  // NOLINT(*-nullptr,*-conversion)
   };
   void write_gauges(std::string& out, const Gauges& gauges) const;
   void write_counters(std::string& out) const;
