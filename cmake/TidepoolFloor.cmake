@@ -71,6 +71,12 @@ function(tidepool_floor name)
   endforeach()
 endfunction()
 
+# The main() of fuzz targets that run their corpus: compiled, and checked by clang-tidy, once for all of them.
+if(NOT TIDEPOOL_FUZZ)
+  add_library(tidepool_fuzz_corpus STATIC ${PROJECT_SOURCE_DIR}/tests/fuzz_corpus_main.cpp)
+  target_link_libraries(tidepool_fuzz_corpus PUBLIC tidepool_options)
+endif()
+
 # A fuzz target is a libFuzzer program under TIDEPOOL_FUZZ, and in every other build a plain program that runs
 # its seed corpus (tests/corpus/NAME) once, as a test.
 function(tidepool_fuzzer source library)
@@ -82,7 +88,7 @@ function(tidepool_fuzzer source library)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
     target_compile_definitions(${name} PRIVATE TIDEPOOL_FUZZ)
   else()
-    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz_corpus_main.cpp)
+    target_link_libraries(${name} PRIVATE tidepool_fuzz_corpus)
     add_test(NAME fuzz_corpus.${name} COMMAND ${name} ${corpus})
     set_tests_properties(fuzz_corpus.${name} PROPERTIES LABELS "unit" TIMEOUT 300)
   endif()
