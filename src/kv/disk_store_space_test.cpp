@@ -66,7 +66,7 @@ TEST_F(DiskStoreSpaceTest, TheTailOfAChainGoesBeforeItsHead) {
 TEST_F(DiskStoreSpaceTest, ExpiredBlocksGoBeforeOthers) {
   const auto store = open_disk_store(small_options());
   write_chain(*store, 1, 0, 600);
-  *clock_.time += 73 * 3600;
+  *clock_.time += int64_t{73} * 3600;
   write_chain(*store, 2, 0, 1500);
   EXPECT_EQ(hits(*store, 2, 1500), 1500);
   EXPECT_EQ(store->absence(test_key(1, 0)), Absence::kExpired);

@@ -195,10 +195,10 @@ TEST_F(DiskStoreTest, AUseKeepsAWholeChainThroughARestart) {
     const auto store = open_disk_store(options());
     write_chain(*store, 1, 0, 5);
     write_chain(*store, 2, 0, 5);
-    *clock_.time += 70 * 3600;
+    *clock_.time += int64_t{70} * 3600;
     store->touch(test_key(1, 4));
   }
-  *clock_.time += 10 * 3600;
+  *clock_.time += int64_t{10} * 3600;
   const auto store = open_disk_store(options());
   EXPECT_EQ(hits(*store, 1, 5), 5);
   EXPECT_EQ(hits(*store, 2, 5), 0);
@@ -211,13 +211,13 @@ TEST_F(DiskStoreTest, AClockThatWentBackNeitherExpiresNorKeepsForEver) {
     const auto store = open_disk_store(options());
     write_chain(*store, 1, 0, 5);
   }
-  *clock_.time -= 1000 * 3600;
+  *clock_.time -= int64_t{1000} * 3600;
   {
     const auto store = open_disk_store(options());
     EXPECT_EQ(hits(*store, 1, 5), 5);
     store->touch(test_key(1, 4));
   }
-  *clock_.time += 73 * 3600;  // from when the clock went back, not from the time written
+  *clock_.time += int64_t{73} * 3600;  // from when the clock went back, not from the time written
   const auto store = open_disk_store(options());
   EXPECT_EQ(hits(*store, 1, 5), 0);
 }

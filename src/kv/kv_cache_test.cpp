@@ -427,7 +427,7 @@ TEST_F(KvCacheTest, AtTheEndTheNewestSnapshotsGoFirstAndNoneIsDroppedForAFullQue
   options_.store = store;
   open();
   for (uint32_t i = 1; i <= 4; ++i)
-    (void)turn(random_tokens(100 * i, i));
+    (void)turn(random_tokens(size_t{100} * i, i));
   store->snapshot_queue = store->snapshot_queue_max = 1;
   cache_.reset();
   EXPECT_THAT(store->snapshot_lengths, testing::ElementsAre(400, 300, 200, 100));
@@ -487,12 +487,12 @@ TEST_F(KvCacheTest, TailOfTheLeastRecentSessionGoesFirst) {
 TEST_F(KvCacheTest, ReservationsCountAgainstTheLimit) {
   open(6, 0);
   const SequenceState empty(layout_);
-  std::optional<KvCache::Reservation> first = cache_->reserve(empty, 4 * 128);
+  std::optional<KvCache::Reservation> first = cache_->reserve(empty, int64_t{4} * 128);
   ASSERT_TRUE(first);
-  EXPECT_FALSE(cache_->reserve(empty, 3 * 128));
+  EXPECT_FALSE(cache_->reserve(empty, int64_t{3} * 128));
   EXPECT_EQ(cache_->stats().reserved_bytes, 4 * layout_->block_bytes);
   first.reset();
-  EXPECT_TRUE(cache_->reserve(empty, 6 * 128));
+  EXPECT_TRUE(cache_->reserve(empty, int64_t{6} * 128));
   try {
     (void)cache_->reserve(empty, 6 * 128 + 1);
     FAIL() << "more than there ever can be";
@@ -577,10 +577,10 @@ TEST_F(KvCacheTest, ReplacedBlocksOfLiveSequencesCountAgainstTheLimit) {
   EXPECT_EQ(cache_->stats().pages, 4);
   EXPECT_EQ(cache_->stats().ram_bytes, 6 * layout_->block_bytes);
   const SequenceState empty(layout_);
-  EXPECT_FALSE(cache_->reserve(empty, 5 * 128));  // 2 pages and 2 that were replaced are in use
-  EXPECT_TRUE(cache_->reserve(empty, 4 * 128));
+  EXPECT_FALSE(cache_->reserve(empty, int64_t{5} * 128));  // 2 pages and 2 that were replaced are in use
+  EXPECT_TRUE(cache_->reserve(empty, int64_t{4} * 128));
   live.reset();
-  EXPECT_TRUE(cache_->reserve(empty, 8 * 128));
+  EXPECT_TRUE(cache_->reserve(empty, int64_t{8} * 128));
 }
 
 /// 50 sessions of which a quarter fits: a session that comes again soon still

@@ -37,7 +37,8 @@ void use(const std::shared_ptr<const KvLayout>& layout, std::span<const std::byt
       std::make_shared<const KvBlock>(layout->block_bytes));
   std::optional<SequenceState> state = tidepool::restore_snapshot(layout, bytes, tokens, blocks);
   TIDEPOOL_CHECK(state.has_value() && state->length() == info->length, "what was read can be restored");
-  TIDEPOOL_CHECK(tidepool::write_snapshot(*state, info->images).size() <= bytes.size() + layout->ring_rows() * 1000,
+  TIDEPOOL_CHECK(tidepool::write_snapshot(*state, info->images).size() <=
+                     bytes.size() + static_cast<size_t>(layout->ring_rows()) * 1000,
                  "and written again");
   const std::vector<InputToken> next(3);
   tidepool::kv_testing::read_tokens(*state, next);

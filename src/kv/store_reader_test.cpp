@@ -37,6 +37,7 @@ TEST(ReadPool, SeveralCallersShareIt) {
   ReadPool pool(2);
   std::atomic<int> sum = 0;
   std::vector<std::jthread> callers;
+  callers.reserve(4);
   for (int caller = 0; caller < 4; ++caller)
     callers.emplace_back([&] {
       for (int i = 0; i < 50; ++i) {

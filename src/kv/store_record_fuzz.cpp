@@ -7,8 +7,13 @@
 #include "base/check.h"
 #include "kv/store_record.h"
 
+using tidepool::store::decode_header;
+using tidepool::store::decode_record;
+using tidepool::store::encode_record;
+using tidepool::store::expand_payload;
+using tidepool::store::kRecordBytesMax;
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tidepool::store;
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto meta = decode_header(bytes);
   if (meta) TIDEPOOL_CHECK(meta->bytes() <= kRecordBytesMax, "a length beyond belief");

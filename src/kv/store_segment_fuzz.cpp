@@ -37,8 +37,14 @@ class MemoryFile final : public tidepool::File {
 
 }  // namespace
 
+using tidepool::store::DamagedRange;
+using tidepool::store::Family;
+using tidepool::store::kRecordAlignment;
+using tidepool::store::PlacedRecord;
+using tidepool::store::scan_segment;
+using tidepool::store::SegmentContents;
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tidepool::store;
   const MemoryFile file(std::as_bytes(std::span(data, size)));
   for (const Family family : {Family::kBlocks, Family::kSnapshots}) {
     const SegmentContents contents = scan_segment(file, family);
