@@ -41,6 +41,8 @@ namespace {
 class JobTicket final : public Scheduler::Ticket {
  public:
   JobTicket(JobPtr job, std::shared_ptr<Mailbox> mailbox) : job_(std::move(job)), mailbox_(std::move(mailbox)) {}
+  JobTicket(const JobTicket&) = delete;
+  JobTicket& operator=(const JobTicket&) = delete;
   ~JobTicket() override {
     job_->gate.close();
     cancel();

@@ -138,7 +138,7 @@ std::vector<Loop::Draw> Loop::note_rows(const std::vector<Row>& rows) {
 }
 
 /// Lets others find what a sequence has computed by now, when that is much.
-void Loop::publish(Job& job, Choice& choice) {
+void Loop::publish(Job& job, Choice& choice) const {
   const auto choices = static_cast<int64_t>(job.choices.size());
   const int64_t length = choice.state->length();
   if (engine_.cache == nullptr || length < choice.published + std::max(kPublishEvery / choices, kBlockTokens)) return;

@@ -60,6 +60,7 @@ void Loop::propose_drafts() {
   has_draft_pass_ = true;
   if (!planner_) return;
   std::vector<std::span<const double>> survival;
+  survival.reserve(requests.size());
   for (const DraftingRequest& request : requests)
     survival.push_back(request.drafts->survival());
   const std::vector<size_t> lengths = planner_->choose_lengths(survival);

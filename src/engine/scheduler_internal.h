@@ -120,6 +120,8 @@ class Loader {
  public:
   /// Both must outlive it. `cache` is not null.
   Loader(KvCache& cache, Mailbox& mailbox, size_t threads);
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
   ~Loader();
   void load(JobPtr job);
 
@@ -161,7 +163,7 @@ class Loop {
   [[nodiscard]] size_t used_slots() const;
   void start(const JobPtr& job, SequenceState state);
   void begin_reading(Job& job, SequenceState state);
-  [[nodiscard]] bool reserve(Job& job, const SequenceState& state);
+  [[nodiscard]] bool reserve(Job& job, const SequenceState& state) const;
 
   // A forward call (scheduler_batch.cpp).
   struct Row {
@@ -191,7 +193,7 @@ class Loop {
   void draw_all(std::vector<Draw>& draws, Span2d<const float> logits);
   void take_steps(Draw& draw, Sampler& sampler, Span2d<const float> logits);
   void deliver(const Draw& draw);
-  void publish(Job& job, Choice& choice);
+  void publish(Job& job, Choice& choice) const;
   [[nodiscard]] std::optional<FinishReason> deliver_step(Job& job, size_t choice, const GenerationStep& step);
   void note_token_times(Job& job, Choice& choice);
 

@@ -202,7 +202,7 @@ void Loop::start(const JobPtr& job, SequenceState state) {
   begin_reading(*job, std::move(state));
 }
 
-bool Loop::reserve(Job& job, const SequenceState& state) {
+bool Loop::reserve(Job& job, const SequenceState& state) const {
   if (engine_.cache == nullptr) return true;
   const int64_t length = job.prompt_length();
   const int64_t room = options_.max_model_len - length;
