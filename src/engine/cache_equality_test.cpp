@@ -87,6 +87,7 @@ class CacheEquality : public testing::Test {
       caches.back()->publish(known, {}, "", nullptr);
     }
     std::vector<int64_t> lengths;
+    lengths.reserve(blocks_of.size());
     for (const auto& [length, blocks] : blocks_of)
       lengths.push_back(length);
     for_prompts(lengths, Replay::kExact, 46, [&](int64_t n, SequenceState& cold, const std::vector<float>& expected) {

@@ -63,7 +63,7 @@ struct GoldenEngine {
   }
 
   std::unique_ptr<KvCache> make_cache(size_t blocks = 1000, size_t snapshot_bytes = size_t{64} << 20,
-                                      std::shared_ptr<BlockStore> store = nullptr) {
+                                      std::shared_ptr<BlockStore> store = nullptr) const {
     KvCacheOptions options;
     options.ram_bytes = blocks * model.kv_layout()->block_bytes;
     options.snapshot_ram_bytes = snapshot_bytes;

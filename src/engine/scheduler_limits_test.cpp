@@ -144,6 +144,7 @@ TEST_F(SchedulerTest, FullQueueRefusesAtOnce) {
   running.wait();
   std::deque<RecordingListener> queued(2);
   std::vector<std::unique_ptr<Scheduler::Ticket>> tickets;
+  tickets.reserve(queued.size());
   for (RecordingListener& listener : queued)
     tickets.push_back(submit(*one, request(prompt(5), 1), listener));
   RecordingListener refused;

@@ -121,6 +121,7 @@ TEST_F(SchedulerTest, ObserverSeesEveryTokenAndEveryEnd) {
     const std::unique_ptr<Scheduler> one = scheduler(options);
     std::deque<RecordingListener> listeners(3);
     std::vector<std::unique_ptr<Scheduler::Ticket>> tickets;
+    tickets.reserve(listeners.size());
     for (RecordingListener& listener : listeners)
       tickets.push_back(submit(*one, request(prompt(20), 5), listener));
     for (RecordingListener& listener : listeners)

@@ -79,6 +79,8 @@ class ServiceTicket final : public Service::Ticket {
  public:
   ServiceTicket(std::unique_ptr<ServiceJob> job, std::unique_ptr<Scheduler::Ticket> ticket)
       : job_(std::move(job)), ticket_(std::move(ticket)) {}
+  ServiceTicket(const ServiceTicket&) = delete;
+  ServiceTicket& operator=(const ServiceTicket&) = delete;
   void cancel() override { ticket_->cancel(); }
   ~ServiceTicket() override {
     ticket_.reset();  // from here on nobody else touches the job

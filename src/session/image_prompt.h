@@ -25,6 +25,7 @@ class PictureMemory {
   explicit PictureMemory(size_t bytes_max) : bytes_max_(bytes_max) {}
   PictureMemory(const PictureMemory&) = delete;
   PictureMemory& operator=(const PictureMemory&) = delete;
+  ~PictureMemory() = default;
 
   /// Taken as long as what is returned lives; null when there is not so much left. `memory` lives on as long.
   [[nodiscard]] static std::shared_ptr<const void> take(const std::shared_ptr<PictureMemory>& memory, size_t bytes);

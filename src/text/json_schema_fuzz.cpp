@@ -28,6 +28,7 @@ constexpr int32_t kEnd = 256;
 
 std::shared_ptr<const TokenTrie> bytes_trie() {
   std::vector<std::string> texts;
+  texts.reserve(257);
   for (int byte = 0; byte < 256; ++byte)
     texts.emplace_back(byte < kThinkEndByte ? std::string(1, static_cast<char>(byte)) : "");
   texts.emplace_back();
