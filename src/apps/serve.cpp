@@ -206,6 +206,9 @@ int serve(const ServeFlags& flags) {
   std::stop_source stop_loading;
   std::future<void> loading = std::async(std::launch::async, [&] {
     struct Waker {
+      Waker() = default;
+      Waker(const Waker&) = delete;
+      Waker& operator=(const Waker&) = delete;
       ~Waker() { Signals::wake(); }
     } const waker;
     load(flags, server, serving, stop_loading.get_token());

@@ -42,6 +42,8 @@ class ChaosTest : public testing::Test {
     server_ = std::make_unique<ApiServer>(std::move(api));
     server_->set_service(*service_);
   }
+  ChaosTest(const ChaosTest&) = delete;
+  ChaosTest& operator=(const ChaosTest&) = delete;
   ~ChaosTest() override { server_.reset(); }
 
   [[nodiscard]] uint16_t port() const { return server_->http().port(); }

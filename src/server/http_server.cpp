@@ -96,6 +96,8 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
         shared_(std::move(shared)),
         request_(std::move(request)),
         reserved_(reserved) {}
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
   ~Exchange() override { shared_->release_body(reserved_.exchange(0)); }
 
   [[nodiscard]] const HttpRequest& request() const override { return request_; }
