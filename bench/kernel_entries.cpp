@@ -142,6 +142,7 @@ Result sparse_attention_n1(const Workbench& bench) {
   const size_t parts = kHeads % bench.pool.thread_count() == 0 ? bench.pool.thread_count() : 1;
   const size_t heads = kHeads / parts;
   std::vector<Buffer<float>> scratch;
+  scratch.reserve(bench.pool.thread_count());
   for (size_t i = 0; i < bench.pool.thread_count(); ++i) {
     scratch.emplace_back(kernels::attention_scratch_floats(heads, kWidth));
   }
@@ -177,6 +178,7 @@ Result index_scan_1m(const Workbench& bench) {
   const Buffer<float> q = test_vector(kHeads * kWidth);
   Buffer<float> scores(kContext);
   std::vector<Buffer<float>> scratch;
+  scratch.reserve(bench.pool.thread_count());
   for (size_t i = 0; i < bench.pool.thread_count(); ++i)
     scratch.emplace_back(kernels::index_scratch_floats(kWidth));
   const auto once = [&] {

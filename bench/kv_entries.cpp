@@ -72,6 +72,7 @@ struct KvBench {
   void write_sessions(const DiskStoreOptions& options, uint64_t sessions) const {
     const std::unique_ptr<KvCache> cache = open_cache(&options);
     std::vector<SequenceState> states;
+    states.reserve(sessions);
     for (uint64_t session = 0; session < sessions; ++session)
       states.emplace_back(layout);
     for (int64_t at = 0; at < kTokens; at += kTurnTokens) {
@@ -174,6 +175,7 @@ Result resume_100k_ram(const KvBench& bench) {
     cache->publish(state, {}, "", nullptr);
   }
   std::vector<double> seconds;
+  seconds.reserve(9);
   for (int round = 0; round < 9; ++round)
     seconds.push_back(bench.resume_seconds(*cache, 0));
   return bounded(fmt::format("{} tokens whose blocks are in RAM: keys, lookup, a new state", kTokens),
@@ -232,6 +234,7 @@ Result decode_slowdown(const KvBench& bench, const Workbench& workbench) {
   decode();
   std::vector<double> ratios;
   std::vector<double> alone;
+  alone.reserve(kRounds);
   for (int round = 0; round < kRounds; ++round) {
     alone.push_back(decode());
     {

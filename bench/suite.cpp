@@ -144,6 +144,7 @@ Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth
 
 Result as_rate(const Work& work, const Rounds& rounds, double amount, const std::vector<double>& limits) {
   std::vector<double> shares;
+  shares.reserve(limits.size());
   for (size_t i = 0; i < limits.size(); ++i)
     shares.push_back(amount / rounds.seconds[i] / limits[i]);
   Result result;

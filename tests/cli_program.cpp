@@ -102,6 +102,7 @@ const Json& at(const Json& object, std::string_view key) {
 
 std::vector<int64_t> integers(const Json& array) {
   std::vector<int64_t> values;
+  values.reserve(array.as_array().size());
   for (const Json& value : array.as_array())
     values.push_back(value.try_int64().value());
   return values;

@@ -87,6 +87,7 @@ class ChaosTest : public testing::Test {
 
 TEST_F(ChaosTest, RandomClientsLeaveNothingBehindAndOthersAreServed) {
   std::vector<std::unique_ptr<Client>> clients;
+  clients.reserve(150);
   for (int i = 0; i < 150; ++i) {
     clients.push_back(std::make_unique<Client>(port(), 4096));
     misbehave(*clients.back());

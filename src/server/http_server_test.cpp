@@ -418,6 +418,7 @@ TEST(HttpServer, HundredsOfStreamsAreOpenAtOnce) {
     exchanges.push_back(exchange);
   });
   std::vector<std::unique_ptr<Client>> clients;
+  clients.reserve(450);
   for (int i = 0; i < 450; ++i) {  // of each side: descriptors are limited to 1,024 in many a shell
     clients.push_back(std::make_unique<Client>(server.port()));
     clients.back()->send_request("GET", "/");

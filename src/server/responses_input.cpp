@@ -124,6 +124,7 @@ class Conversation {
     if (!turn_) return;
     if (!text_.empty()) turn_->content.push_back(text_block(std::exchange(text_, {})));
     std::vector<ChatMessage> results;
+    results.reserve(turn_->tool_calls.size());
     for (const ToolCall& call : turn_->tool_calls)
       results.push_back(outputs_.find(call.id)->second.message);
     if (!turn_->content.empty() || !turn_->reasoning.empty() || !turn_->tool_calls.empty()) {

@@ -64,6 +64,7 @@ class ConversationTest : public testing::Test {
 
   static std::vector<int32_t> ids_of(const TurnResult& result) {
     std::vector<int32_t> ids;
+    ids.reserve(result.tokens.size());
     for (const SampledToken& token : result.tokens)
       ids.push_back(token.id);
     return ids;

@@ -61,6 +61,7 @@ TurnRequest raw_turn(std::vector<int32_t> prompt, int64_t max_tokens) {
 
 std::vector<int32_t> ids_of(const TurnResult& result) {
   std::vector<int32_t> ids;
+  ids.reserve(result.tokens.size());
   for (const SampledToken& token : result.tokens)
     ids.push_back(token.id);
   return ids;

@@ -38,6 +38,7 @@ class DraftedServiceTest : public service_testing::ServiceTest {
                                                            const std::vector<ServiceRequest>& requests) {
     std::deque<RecordingListener> listeners(requests.size());
     std::vector<std::unique_ptr<Service::Ticket>> tickets;
+    tickets.reserve(requests.size());
     for (size_t i = 0; i < requests.size(); ++i)
       tickets.push_back(submit(service, requests[i], listeners[i]));
     std::vector<RecordingListener::ChoiceLog> logs;
@@ -108,6 +109,7 @@ TEST_F(DraftedServiceTest, GreedyAnswersAreThoseWithoutDrafts) {
 
 TEST_F(DraftedServiceTest, DrawnAnswersFollowFromTheirSeedsWhoeverElseIsUnderWay) {
   std::vector<ServiceRequest> requests;
+  requests.reserve(5);
   for (uint64_t seed = 0; seed < 5; ++seed) {
     requests.push_back(seed == 2 ? with_schema() : raw("the quick " + std::to_string(seed), 25));
     requests.back().sampling.temperature = 1;

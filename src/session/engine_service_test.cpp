@@ -42,6 +42,7 @@ TEST_F(EngineServiceTest, AnswersSeveralChatsAtOnceAsAlone) {
   const std::unique_ptr<Service> service = make_engine_service(model(), options());
   std::deque<RecordingListener> listeners(5);
   std::vector<std::unique_ptr<Service::Ticket>> tickets;
+  tickets.reserve(5);
   for (int i = 0; i < 5; ++i)
     tickets.push_back(submit(*service, request(i), listeners[static_cast<size_t>(i)]));
   for (size_t i = 0; i < 5; ++i) {
@@ -158,6 +159,7 @@ TEST_F(EngineServiceTest, TitlePromptsDoNotCostTheMainSession) {
   for (int round = 0; round < 4; ++round) {
     std::deque<RecordingListener> listeners(4);
     std::vector<std::unique_ptr<Service::Ticket>> tickets;
+    tickets.reserve(listeners.size());
     for (RecordingListener& listener : listeners)
       tickets.push_back(submit(*service, title(round), listener));
     for (RecordingListener& listener : listeners) {

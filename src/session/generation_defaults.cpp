@@ -37,6 +37,7 @@ class Reader {
     if (value == nullptr) return {};
     if (!value->is_array()) return {id(key, *value)};
     std::vector<int32_t> result;
+    result.reserve(value->as_array().size());
     for (const Json& element : value->as_array())
       result.push_back(id(key, element));
     return result;

@@ -406,6 +406,7 @@ TEST_F(ImagePrompt, TheServiceGivesWhatAConversationGives) {
     listener.wait();
     EXPECT_FALSE(listener.error.has_value());
     std::vector<int32_t> ids;
+    ids.reserve(expected.tokens.size());
     for (const SampledToken& token : expected.tokens)
       ids.push_back(token.id);
     EXPECT_EQ(listener.choices.at(0).ids, ids) << "round " << round;

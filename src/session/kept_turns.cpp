@@ -36,6 +36,7 @@ void append_canonical(std::string& out, const Json& value) {
   switch (value.kind()) {
     case Json::Kind::kObject: {
       std::vector<const JsonMember*> members;
+      members.reserve(value.as_object().size());
       for (const JsonMember& member : value.as_object())
         members.push_back(&member);
       std::ranges::sort(members, {}, &JsonMember::key);
