@@ -34,7 +34,7 @@ struct CacheCommandFlags {
   std::string folder;
   uint64_t kv_disk = uint64_t{64} << 30;
   uint64_t snapshot_disk = uint64_t{2} << 30;
-  uint64_t kv_ttl = 72 * 3600;
+  uint64_t kv_ttl = uint64_t{72} * 3600;
   bool wants_json = false;
   bool is_confirmed = false;
 

@@ -19,7 +19,7 @@ struct CacheFlags {
   std::optional<std::string> kv_dir;
   uint64_t kv_disk = uint64_t{64} << 30;
   uint64_t snapshot_disk = uint64_t{2} << 30;
-  uint64_t kv_ttl = 72 * 3600;
+  uint64_t kv_ttl = uint64_t{72} * 3600;
   bool compresses = false;
   bool is_read_only = false;
 };

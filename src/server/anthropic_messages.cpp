@@ -123,7 +123,7 @@ class CallCheck {
   void add_result(const JsonFields& block, const std::string& id) {
     if (open_.erase(id) == 0) block.fail("tool_use_id", "names no call of the assistant's message before");
   }
-  void end_user_message(const JsonFields& message) { require_results(message.path("content")); }
+  void end_user_message(const JsonFields& message) const { require_results(message.path("content")); }
   void require_results(const std::string& path) const {
     if (open_.empty()) return;
     refuse_field(path, fmt::format("there is no tool_result for the call \"{}\"", printable(*open_.begin(), 80)));

@@ -30,7 +30,7 @@ class FakeService final : public Service {
   std::function<void(size_t request)> at_submit;
 
   [[nodiscard]] PreparedRequest prepare(ServiceRequest request) const override {
-    if (prepare_error) throw *prepare_error;
+    if (prepare_error) throw Error(*prepare_error);
     PreparedRequest prepared;
     prepared.prompt_ids = {0, 1, 2, 3};
     prepared.request = std::move(request);

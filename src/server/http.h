@@ -135,7 +135,7 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   /// stop() without grace.
-  ~HttpServer();
+  ~HttpServer();  // NOLINT(bugprone-exception-escape): a server that cannot be stopped ends the program
 
   [[nodiscard]] uint16_t port() const;
   /// "http://127.0.0.1:8000"

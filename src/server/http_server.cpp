@@ -2,7 +2,6 @@
 // a connection needs a lock: what comes from other threads is posted to its loop.
 #include <fmt/format.h>
 #include <pthread.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +14,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
+#include <ctime>
 #include <exception>
 #include <future>
 #include <mutex>
@@ -785,6 +785,7 @@ HttpServer::HttpServer(HttpServerOptions options, Handler handler, Observer obse
   impl_->start_threads();
 }
 
+// NOLINTNEXTLINE(bugprone-exception-escape): a server that cannot be stopped ends the program
 HttpServer::~HttpServer() {
   stop(std::chrono::milliseconds(0));
 }

@@ -108,7 +108,7 @@ void Histogram::write(std::string& out, std::string_view name, std::string_view 
   out += fmt::format("{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels, sum_, name, labels, count_);
 }
 
-Metrics::Metrics(std::string model_name, int64_t context_max)
+Metrics::Metrics(const std::string& model_name, int64_t context_max)
     : labels_(fmt::format("model_name=\"{}\",engine=\"0\"", label_value(model_name))),
       http_seconds_(first_token_bounds()) {
   for (const NamedHelp& histogram : kSecondsHistograms) {

@@ -55,7 +55,7 @@ struct RequestOutcome {
 /// The server's counters, under the names that dashboards for vLLM read. Thread-safe. (docs/api.md, metrics)
 class Metrics {
  public:
-  explicit Metrics(std::string model_name, int64_t context_max = 1 << 20);
+  explicit Metrics(const std::string& model_name, int64_t context_max = 1 << 20);
 
   void count_prompt(const CacheReport& cache);
   /// So many tokens of one request came at once, `gap` after those before them.
