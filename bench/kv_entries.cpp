@@ -133,9 +133,9 @@ Result disk_bytes_per_token(const KvBench& bench, bool compresses, double bound)
   DiskStoreOptions options = bench.store_options(folder);
   options.compresses = compresses;
   bench.write_sessions(options, 1);
-  const auto tokens = static_cast<double>(kTokens / kBlockTokens * kBlockTokens);
+  const int64_t tokens = kTokens / kBlockTokens * kBlockTokens;
   return bounded(fmt::format("all files of a store with {} blocks of normal values", kTokens / kBlockTokens),
-                 static_cast<double>(folder_bytes(options.folder)) / tokens, "bytes", bound);
+                 static_cast<double>(folder_bytes(options.folder)) / static_cast<double>(tokens), "bytes", bound);
 }
 
 Result resume_100k_disk(const KvBench& bench, bool compresses) {
@@ -216,7 +216,7 @@ Result decode_slowdown(const KvBench& bench, const Workbench& workbench) {
   const std::unique_ptr<BlockStore> store = open_disk_store(bench.store_options(folder));
   Arena arena;
   SequenceState state = model.new_sequence();
-  std::vector<InputToken> tokens = session_tokens(1, 512 + 2 * (kRounds + 1) * kSteps);
+  std::vector<InputToken> tokens = session_tokens(1, size_t{512} + size_t{2} * (kRounds + 1) * kSteps);
   for (InputToken& token : tokens)
     token.id %= 32768;
   (void)prefill(model, workbench.runtime(), arena, state, std::span(tokens).first(512), PrefillOptions{},

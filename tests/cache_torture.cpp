@@ -7,7 +7,7 @@
 // Every other group of rounds has a small capacity, so that segments are being reclaimed when the end comes.
 
 #include <fmt/format.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill() is not in <csignal>
 #include <sys/wait.h>
 #include <unistd.h>
 
