@@ -146,8 +146,8 @@ bool has_multiplier(Multiplier multiplier) {
   switch (multiplier) {
     case Multiplier::kScalar: return true;
     case Multiplier::kAvx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    case Multiplier::kAvx512: return __builtin_cpu_supports("avx512f") != 0;
-    case Multiplier::kAvx512Bf16: return __builtin_cpu_supports("avx512bf16") != 0;
+    case Multiplier::kAvx512: return static_cast<bool>(__builtin_cpu_supports("avx512f"));
+    case Multiplier::kAvx512Bf16: return static_cast<bool>(__builtin_cpu_supports("avx512bf16"));
     case Multiplier::kAmxBf16: return kernels::amx_status() == kernels::AmxStatus::kReady;
   }
   return false;
