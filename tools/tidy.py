@@ -69,6 +69,8 @@ def main():
     waiting = {}
     entries = json.loads((build / "compile_commands.json").read_text())
     for entry in entries:
+        if pathlib.Path(entry["file"]).is_relative_to(build):
+            continue  # written by the build, not by us
         if object_of(entry) not in headers:
             sys.exit(f"tidy: {entry['file']} is not built, so its headers are unknown; build {build} first")
         stamp = cache / hash_of(entry, headers[object_of(entry)], common)
