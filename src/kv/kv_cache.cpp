@@ -77,6 +77,23 @@ void offer_blocks(KvCache::Impl& cache) {
   }
 }
 
+/// Writes what the queue had no room for, until the store has everything or takes no more.
+void offer_rest(KvCache::Impl& cache) {
+  BlockStore& store = *cache.options.store;
+  const auto waiting = [&] {
+    const std::lock_guard lock(cache.mutex);
+    return cache.to_offer.size();
+  };
+  size_t before = 0;
+  size_t left = waiting();
+  do {
+    store.flush();
+    offer_blocks(cache);
+    before = std::exchange(left, waiting());
+  } while (left > 0 && left < before);
+  store.flush();
+}
+
 }  // namespace
 
 std::string_view cache_tier_name(CacheTier tier) {
@@ -125,7 +142,7 @@ KvCache::KvCache(std::shared_ptr<const KvLayout> layout, KvCacheOptions options)
 
 KvCache::~KvCache() {
   impl_->keep_all(impl_->snapshots.clear());
-  if (impl_->options.store) impl_->options.store->flush();
+  if (impl_->options.store) offer_rest(*impl_);
 }
 
 std::optional<KvCache::Reservation> KvCache::reserve(const SequenceState& state, int64_t tokens,

@@ -433,6 +433,27 @@ TEST_F(KvCacheTest, AtTheEndTheNewestSnapshotsGoFirstAndNoneIsDroppedForAFullQue
   EXPECT_THAT(store->snapshot_lengths, testing::ElementsAre(400, 300, 200, 100));
 }
 
+TEST_F(KvCacheTest, AtTheEndBlocksThatTheQueueRefusedGoToDiskToo) {
+  const auto store = std::make_shared<MemoryStore>();
+  store->block_queue = store->block_queue_max = 2;
+  options_.store = store;
+  open();
+  (void)turn(random_tokens(9 * 128, 1));
+  EXPECT_LT(store->blocks_written, 9);
+  cache_.reset();
+  EXPECT_EQ(store->blocks_written, 9);
+}
+
+TEST_F(KvCacheTest, AtTheEndAFullDiskIsNotAskedForEver) {
+  const auto store = std::make_shared<MemoryStore>();
+  store->is_full = true;
+  options_.store = store;
+  open();
+  (void)turn(random_tokens(9 * 128, 1));
+  cache_.reset();
+  EXPECT_EQ(store->blocks_written, 0);
+}
+
 TEST_F(KvCacheTest, WithoutRamForSnapshotsTheyGoToDisk) {
   options_.store = std::make_shared<MemoryStore>();
   open(1000, 0);

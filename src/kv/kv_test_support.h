@@ -145,6 +145,8 @@ class MemoryStore : public BlockStore {
     if (is_full) return false;
     const auto found = blocks_.find(block.key);
     if (found != blocks_.end() && (!found->second.is_bounded || block.is_bounded)) return true;
+    if (block_queue == 0) return false;
+    --block_queue;
     ++blocks_written;
     block.data = std::make_shared<const KvBlock>(block.data->copy());
     blocks_.insert_or_assign(block.key, std::move(block));
@@ -177,6 +179,7 @@ class MemoryStore : public BlockStore {
   void flush() override {
     const std::lock_guard lock(mutex_);
     snapshot_queue = snapshot_queue_max;
+    block_queue = block_queue_max;
   }
   Stats stats() const override { return {}; }
 
@@ -208,6 +211,8 @@ class MemoryStore : public BlockStore {
   bool is_full = false;                       ///< refuses to write
   int64_t snapshot_queue = int64_t{1} << 40;  ///< snapshots that are taken until the next flush
   int64_t snapshot_queue_max = int64_t{1} << 40;
+  int64_t block_queue = int64_t{1} << 40;  ///< blocks that are taken until the next flush
+  int64_t block_queue_max = int64_t{1} << 40;
   int64_t blocks_read = 0;
   int64_t blocks_written = 0;
   std::vector<int64_t> snapshot_lengths;  ///< in the order of writing
