@@ -438,7 +438,7 @@ TEST_F(KvCacheTest, AtTheEndBlocksThatTheQueueRefusedGoToDiskToo) {
   store->block_queue = store->block_queue_max = 2;
   options_.store = store;
   open();
-  (void)turn(random_tokens(9 * 128, 1));
+  (void)turn(random_tokens(size_t{9} * 128, 1));
   EXPECT_LT(store->blocks_written, 9);
   cache_.reset();
   EXPECT_EQ(store->blocks_written, 9);
@@ -449,7 +449,7 @@ TEST_F(KvCacheTest, AtTheEndAFullDiskIsNotAskedForEver) {
   store->is_full = true;
   options_.store = store;
   open();
-  (void)turn(random_tokens(9 * 128, 1));
+  (void)turn(random_tokens(size_t{9} * 128, 1));
   cache_.reset();
   EXPECT_EQ(store->blocks_written, 0);
 }
