@@ -34,6 +34,25 @@ inline std::shared_ptr<const KvLayout> small_layout(size_t draft_stages = 1) {
   return std::make_shared<const KvLayout>(layout);
 }
 
+/// The released shapes. (docs/kv_cache.md)
+inline std::shared_ptr<const KvLayout> released_layout(size_t draft_stages = 0) {
+  KvLayout layout;
+  for (const int64_t ratio : {2, 2, 2, 1}) {
+    KvSource source;
+    source.ratio = ratio;
+    source.entry_width = 512;
+    source.key_width = 128;
+    layout.sources.push_back(source);
+  }
+  layout.window_layers = 40;
+  layout.first_decoder_layer = 20;
+  layout.window = 128;
+  layout.window_width = 512;
+  layout.draft_stages = draft_stages;
+  finish_kv_layout(layout);
+  return std::make_shared<const KvLayout>(layout);
+}
+
 inline std::vector<InputToken> random_tokens(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<InputToken> tokens(count);

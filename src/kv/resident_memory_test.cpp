@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "kv/kv_test_support.h"
 #include "kv/sequence_state.h"
 
 namespace {
@@ -56,23 +57,11 @@ void operator delete(void* pointer, size_t, std::align_val_t alignment) noexcept
 namespace tidepool {
 namespace {
 
+using kv_testing::released_layout;
+
 /// Released shapes: 890 bytes of KV and 8 of token id a position, and less than 4 MB whatever the length.
 TEST(ResidentMemory, SequenceTakesThePublishedBytes) {
-  KvLayout layout;
-  for (const int64_t ratio : {2, 2, 2, 1}) {
-    KvSource source;
-    source.ratio = ratio;
-    source.entry_width = 512;
-    source.key_width = 128;
-    layout.sources.push_back(source);
-  }
-  layout.window_layers = 40;
-  layout.first_decoder_layer = 20;
-  layout.window = 128;
-  layout.window_width = 512;
-  layout.draft_stages = 3;
-  finish_kv_layout(layout);
-  const auto shared = std::make_shared<const KvLayout>(layout);
+  const auto shared = released_layout(3);
   for (const int64_t tokens : {int64_t{0}, int64_t{12'800}, int64_t{128'000}}) {
     const int64_t before = heap_bytes;
     SequenceState state(shared);

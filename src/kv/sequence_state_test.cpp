@@ -4,26 +4,12 @@
 
 #include <cstring>
 
+#include "kv/kv_test_support.h"
+
 namespace tidepool {
 namespace {
 
-/// The released shapes. (kv accounting 3.1, 3.2)
-std::shared_ptr<const KvLayout> released_layout() {
-  KvLayout layout;
-  for (const int64_t ratio : {2, 2, 2, 1}) {
-    KvSource source;
-    source.ratio = ratio;
-    source.entry_width = 512;
-    source.key_width = 128;
-    layout.sources.push_back(source);
-  }
-  layout.window_layers = 40;
-  layout.first_decoder_layer = 20;
-  layout.window = 128;
-  layout.window_width = 512;
-  finish_kv_layout(layout);
-  return std::make_shared<const KvLayout>(layout);
-}
+using kv_testing::released_layout;
 
 std::vector<InputToken> some_tokens(size_t count) {
   return std::vector<InputToken>(count, InputToken{7, false});

@@ -11,6 +11,7 @@ namespace {
 
 using kv_testing::random_tokens;
 using kv_testing::read_tokens;
+using kv_testing::released_layout;
 using kv_testing::small_layout;
 using Blocks = std::vector<std::shared_ptr<const KvBlock>>;
 
@@ -81,20 +82,7 @@ TEST(Snapshot, KeepsTheImagesThatTouchTheTail) {
 }
 
 TEST(Snapshot, SizeIsWhatTheRowsTake) {
-  KvLayout released;
-  for (const int64_t ratio : {2, 2, 2, 1}) {
-    KvSource source;
-    source.ratio = ratio;
-    source.entry_width = 512;
-    source.key_width = 128;
-    released.sources.push_back(source);
-  }
-  released.window_layers = 40;
-  released.first_decoder_layer = 20;
-  released.window = 128;
-  released.window_width = 512;
-  finish_kv_layout(released);
-  SequenceState state(std::make_shared<const KvLayout>(released));
+  SequenceState state(released_layout());
   const std::vector<InputToken> tokens(1000);
   state.append(tokens);
   state.begin_decoder_rows(872);
