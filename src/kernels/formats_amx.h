@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/exact_bf16_avx512.h"
 #include "kernels/tiles_amx.h"
 
 // The formats of weights for tiles_amx.h: a row of each becomes bfloat16 in ascending columns, scale included. A power
@@ -22,34 +23,14 @@ TIDEPOOL_INLINE void prefetch_row(const std::byte* row, size_t row_bytes, size_t
     _mm_prefetch(reinterpret_cast<const char*>(row + ahead + line), _MM_HINT_T0);
 }
 
-/// Whether all `count` codes are within [low, high].
-inline bool are_within(const uint8_t* codes, size_t count, uint8_t low, uint8_t high) {
-  const __m512i least = _mm512_set1_epi8(static_cast<char>(low));
-  const __m512i span = _mm512_set1_epi8(static_cast<char>(high - low));
-  __mmask64 outside = 0;
-  for (size_t i = 0; i < count; i += 64) {
-    const __mmask64 present = count - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (count - i)) - 1;
-    const __m512i code = _mm512_maskz_loadu_epi8(present, codes + i);
-    outside |= _mm512_mask_cmpgt_epu8_mask(present, _mm512_sub_epi8(code, least), span);
-  }
-  return outside == 0;
-}
-
-struct Words32 {
-  alignas(64) uint16_t value[32];
-};
-
 /// E2M1, two to a byte. The table has the values times 2^125, the largest power that keeps 6 finite; the scale is then
 /// taken off the exponent, which is subtracted with saturation: zeros stay zeros, and nothing else gets there.
 class Fp4Tile {
  public:
   static constexpr bool kHasScales = true;
-  /// 0.5 * 2^(2 - 127) is 2^-126; 6 * 2^(252 - 127) is below 2^128.
-  static constexpr uint8_t kScaleMin = 2;
-  static constexpr uint8_t kScaleMax = 252;
   static bool is_exact(const MatrixView& weight, size_t o) {
     const size_t count = weight.in / kStep;
-    return are_within(weight.scales + o * count, count, kScaleMin, kScaleMax);
+    return are_within(weight.scales + o * count, count, kFp4ScaleMin, kFp4ScaleMax);
   }
 
   Fp4Tile(const MatrixView& weight, size_t /*first*/, size_t first_step, size_t steps)
@@ -64,7 +45,7 @@ class Fp4Tile {
     // From memory a broadcast costs a load; taken from the register it would cost two of the shuffles that the rest of
     // the loop is short of.
     asm volatile("" : "+m"(less));
-    const __m512i values = _mm512_load_si512(kValues.value);
+    const __m512i values = _mm512_load_si512(kFp4Values.value);
     for (size_t s = 0; s < steps_; ++s) {
       const auto* bytes = reinterpret_cast<const __m128i*>(row + (first_step_ + s) * kStepBytes);
       // Byte hi:lo as a dword is 00'00'00'hi:lo; with itself 12 bits higher its words have lo and hi in their lowest
@@ -79,25 +60,11 @@ class Fp4Tile {
  private:
   static constexpr size_t kStepBytes = 16;
 
-  static constexpr Words32 make_values() {
-    // bfloat16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6; -0 is stored as +0, which the saturation needs.
-    constexpr uint16_t kMagnitudes[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
-    Words32 table{};
-    for (size_t i = 0; i < 32; ++i) {
-      const uint16_t magnitude = kMagnitudes[i % 8];
-      const unsigned sign = i % 16 >= 8 ? 0x8000U : 0U;
-      const unsigned raised = magnitude + (static_cast<unsigned>(kScaleMax - 127) << 7U);
-      table.value[i] = static_cast<uint16_t>(magnitude == 0 ? 0U : sign | raised);
-    }
-    return table;
-  }
-  static const Words32 kValues;
-
   /// What each step's scale takes off the table's, in both words of a dword.
   TIDEPOOL_INLINE void exponents(const uint8_t* scales, uint32_t (&less)[kGroupSteps]) const {
     const auto present = static_cast<__mmask16>((1U << steps_) - 1U);
     const __m256i codes = _mm256_cvtepu8_epi32(_mm_maskz_loadu_epi8(present, scales));
-    const __m256i word = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(kScaleMax), codes), 7);
+    const __m256i word = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(kFp4ScaleMax), codes), 7);
     const __m256i low = _mm256_and_si256(word, _mm256_set1_epi32(0xffff));
     _mm256_store_si256(reinterpret_cast<__m256i*>(less), _mm256_or_si256(low, _mm256_slli_epi32(word, 16)));
   }
@@ -106,7 +73,6 @@ class Fp4Tile {
   size_t first_step_;
   size_t steps_;
 };
-constexpr Words32 Fp4Tile::kValues = Fp4Tile::make_values();
 
 /// E4M3. Its exponent and mantissa, moved to their places in a bfloat16, want 120 added to the exponent; subnormal
 /// codes and zero, which have no exponent of their own, are looked up. The scale, one for the whole block, is part of
@@ -114,12 +80,9 @@ constexpr Words32 Fp4Tile::kValues = Fp4Tile::make_values();
 class Fp8Tile {
  public:
   static constexpr bool kHasScales = true;
-  /// 2^-9 * 2^(10 - 127) is 2^-126; 448 * 2^(246 - 127) is below 2^128.
-  static constexpr uint8_t kScaleMin = 10;
-  static constexpr uint8_t kScaleMax = 246;
   static bool is_exact(const MatrixView& weight, size_t o) {
     const size_t count = (weight.in + kStep - 1) / kStep;
-    return are_within(weight.scales + o / kStep * count, count, kScaleMin, kScaleMax);
+    return are_within(weight.scales + o / kStep * count, count, kFp8ScaleMin, kFp8ScaleMax);
   }
 
   Fp8Tile(const MatrixView& weight, size_t first, size_t first_step, size_t steps)
