@@ -16,7 +16,7 @@ namespace tidepool::bench {
 
 namespace {
 
-/// The released values except where the cut changes them. (checkpoint notes 4)
+/// The released values except where the cut changes them. (docs/formats.md, "config.json")
 constexpr const char* kConfig = R"({{
   "architectures": ["DeepseekV41ForCausalLM"], "model_type": "deepseek_v41", "dtype": "bfloat16",
   "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": {image},

@@ -38,7 +38,7 @@ struct WeightCosts {
 /// How many drafts each sequence of a batch verifies, for the most tokens a second: maximises
 ///   (sum over sequences of 1 + sum of survival[0..length)) / (draft_seconds + times(sum of 1 + length)),
 /// where survival[j] is the estimated probability that a sequence's drafts 0 to j are all taken (never rising in j).
-/// Ties go to fewer drafts. `other_rows` are read in the same pass whatever is chosen. (model notes 2.9, "Scheduler")
+/// Ties go to fewer drafts. `other_rows` are read in the same pass whatever is chosen. (docs/model.md 2.9, "Scheduler")
 [[nodiscard]] std::vector<size_t> choose_draft_lengths(std::span<const std::span<const double>> survival,
                                                        const StepTimes& times, double draft_seconds,
                                                        size_t other_rows = 0);

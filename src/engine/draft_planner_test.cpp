@@ -187,7 +187,7 @@ TEST(DraftPlanner, NominalCostsListenToNoClock) {
 }
 
 /// At the released shapes: a step reads 12 GB, of which 4.5 are experts that a second row does not share, and a pass of
-/// the draft head about a fifth of a step. (model notes 0)
+/// the draft head about a fifth of a step. (docs/model.md)
 TEST(DraftPlanner, WeightCostsOfTheReleasedModel) {
   ModelConfig config;
   config.vocab_size = 129280;

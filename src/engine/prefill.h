@@ -10,7 +10,7 @@
 
 namespace tidepool {
 
-/// How many of a prompt's last positions pass through the decoder. (model notes 1.2, 1.3)
+/// How many of a prompt's last positions pass through the decoder. (docs/model.md 1.2, 1.3)
 enum class Replay : uint8_t {
   kBounded,  ///< the last `window` positions, as published: cheap and not exact
   kExact,    ///< as many as make the last position's result equal to kFull: window + (layers - 1) * (window - 1)

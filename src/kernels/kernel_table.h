@@ -54,7 +54,7 @@ struct RowList {
 /// Attention of one position, all heads, over `window` then `global`; a row is key and value at once.
 ///   s[h, j] = scale * q[h] . row[j];  out[h] = sum_j p[h, j] row[j] / (sum_j p[h, j] + exp(sink[h] - max))
 /// with p[h, j] = exp(s[h, j] - max). The rows are walked 64 at a time with a running max that starts at -1e30, and
-/// `round_probabilities` rounds p to bfloat16 for the value product only. (checkpoint notes 5, "Sparse attention")
+/// `round_probabilities` rounds p to bfloat16 for the value product only. (docs/numerics.md, "Sparse attention")
 /// A version may multiply in bfloat16 where that is exact (rounded probabilities, queries and rows it holds).
 /// No rows at all gives zeros. q and out [heads, width]; sink [heads]; out may not overlap q.
 /// `scratch` holds attention_scratch_floats(heads, width) values.
@@ -79,7 +79,7 @@ inline constexpr size_t kAttentionRowPadding = 16;
 }
 
 /// Scores of one query against `count` keys that lie one after the other, `key_stride` bytes apart:
-///   score[j] = sum_h weight[h] * relu(q[h] . key[j]), heads in ascending order. (model notes 2.4)
+///   score[j] = sum_h weight[h] * relu(q[h] . key[j]), heads in ascending order. (docs/model.md 2.4)
 /// q [heads, width] already on the FP4 grid. `round` rounds to bfloat16 the relu, each product and the sum, as the
 /// official reference does; the sum itself runs in binary32.
 struct IndexScoreArgs {

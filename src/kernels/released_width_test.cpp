@@ -18,7 +18,7 @@ struct Matrix {
   MatrixFormat format;
   size_t in;
 };
-/// Every width that a matrix takes in. (checkpoint notes 4)
+/// Every width that a matrix takes in. (docs/formats.md, "config.json")
 constexpr Matrix kMatrices[] = {
     {"w1, w3", MatrixFormat::kFp4Block32, 5120},   {"w2", MatrixFormat::kFp4Block32, 2304},
     {"wq_a, wkv", MatrixFormat::kFp8Tile32, 5120}, {"wq_b", MatrixFormat::kFp8Tile32, 1280},

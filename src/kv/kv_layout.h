@@ -48,7 +48,7 @@ struct KvLayout {
   [[nodiscard]] int64_t ring_rows() const { return window + rollback_max; }
 
   /// Positions that the encoder must read before the first one whose output and global KV are exact: each of its
-  /// layers looks back window - 1 positions. (model notes 1.3)
+  /// layers looks back window - 1 positions. (docs/model.md 1.3)
   [[nodiscard]] int64_t encoder_halo() const { return static_cast<int64_t>(first_decoder_layer) * (window - 1); }
   /// The same for the decoder: what it must read of a prompt before the last position, whose logits are wanted. Then
   /// its windows are exact too, as far as later positions see them.

@@ -48,7 +48,7 @@ TEST(LayerTable, ReleasedSequenceCostsThePublishedBytes) {
   EXPECT_EQ(layout.sources[0].entry_bytes, 288U);
   EXPECT_EQ(layout.sources[0].key_bytes, 68U);
   EXPECT_EQ(layout.window_row_bytes, 528U);
-  EXPECT_EQ(layout.block_bytes, 890U * 128U);  // 890 bytes a token (kv accounting 3.2)
+  EXPECT_EQ(layout.block_bytes, 890U * 128U);  // 890 bytes a token (docs/kv_cache.md)
 }
 
 TEST(LayerTable, WithoutGlobalKvEverythingIsEncoder) {

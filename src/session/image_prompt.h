@@ -85,7 +85,7 @@ struct RequestImageLimits {
                                                             std::span<const RequestImagePtr> taken);
 
 /// Puts ids together, each image placeholder as the span of its picture: start, rows of cells with their ends, end,
-/// all with the placeholder's id. (model notes 4.3)
+/// all with the placeholder's id. (docs/model.md 4.3)
 class ImagePromptBuilder {
  public:
   /// `pictures` in the order in which their placeholders will come.
