@@ -58,8 +58,7 @@ class SequenceListener {
   struct ChoiceEnd {
     FinishReason reason = FinishReason::kStopToken;
     int64_t tokens = 0;
-    int64_t accepted_draft_tokens = 0;
-    int64_t rejected_draft_tokens = 0;
+    DraftCounts drafts{};
   };
   virtual void on_choice_end(size_t choice, const ChoiceEnd& end) = 0;
   /// Nothing follows. An error when the request failed: kCancelled for a deadline that passed or a scheduler that

@@ -56,7 +56,7 @@ TEST_F(DraftedSchedulerTest, DraftsDoNotChangeGreedyOutputs) {
     ASSERT_FALSE(listeners[index].error) << listeners[index].error->what();
     EXPECT_EQ(listeners[index].choices.at(0).ids, expected[index]) << index;
     const SequenceListener::ChoiceEnd& end = *listeners[index].choices[0].end;
-    proposed += end.accepted_draft_tokens + end.rejected_draft_tokens;
+    proposed += end.drafts.accepted_total() + end.drafts.rejected_total();
   }
   EXPECT_GT(proposed, 0);
 }
@@ -130,7 +130,7 @@ TEST_F(DraftedSchedulerTest, FailingHeadFailsNobody) {
       listeners[index].wait();
       ASSERT_FALSE(listeners[index].error) << listeners[index].error->what();
       EXPECT_EQ(listeners[index].choices.at(0).ids, generate(request(prompt(30, index), 10), runtime_));
-      EXPECT_EQ(listeners[index].choices[0].end->accepted_draft_tokens, 0);
+      EXPECT_EQ(listeners[index].choices[0].end->drafts.accepted_total(), 0);
     }
   }
 }

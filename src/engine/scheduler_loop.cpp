@@ -244,8 +244,7 @@ void Loop::end_choice(Job& job, size_t index, FinishReason reason) {
   has_free_slots_ = true;
   choice.end.reason = reason;
   choice.end.tokens = choice.delivered;
-  choice.end.accepted_draft_tokens = choice.draft_counts.accepted_total();
-  choice.end.rejected_draft_tokens = choice.draft_counts.rejected_total();
+  choice.end.drafts = choice.draft_counts;
   job.gate.call([&](SequenceListener& listener) { listener.on_choice_end(index, choice.end); });
   if (!std::ranges::all_of(job.choices, &Choice::is_over)) return;
   const bool has_full = std::ranges::any_of(job.choices, [](const Choice& each) {

@@ -34,30 +34,27 @@ int64_t UsageTally::completion_tokens() const {
   return is_over ? finished : running_tokens_;
 }
 
-int64_t UsageTally::sum(int64_t ChoiceUsage::*part) const {
+int64_t UsageTally::reasoning_tokens() const {
   int64_t tokens = 0;
   for (const std::optional<ServiceFinish>& finish : finishes_) {
-    if (finish) tokens += finish->usage.*part;
+    if (finish) tokens += finish->usage.reasoning_tokens;
   }
   return tokens;
 }
 
-int64_t UsageTally::reasoning_tokens() const {
-  return sum(&ChoiceUsage::reasoning_tokens);
-}
-
-int64_t UsageTally::accepted_draft_tokens() const {
-  return sum(&ChoiceUsage::accepted_draft_tokens);
-}
-
-int64_t UsageTally::rejected_draft_tokens() const {
-  return sum(&ChoiceUsage::rejected_draft_tokens);
+DraftCounts UsageTally::drafts() const {
+  DraftCounts drafts;
+  for (const std::optional<ServiceFinish>& finish : finishes_) {
+    if (finish) drafts.add(finish->usage.drafts);
+  }
+  return drafts;
 }
 
 void write_output_details(JsonWriter& json, const UsageTally& tally) {
   json.field("reasoning_tokens", tally.reasoning_tokens());
-  json.field("accepted_prediction_tokens", tally.accepted_draft_tokens());
-  json.field("rejected_prediction_tokens", tally.rejected_draft_tokens());
+  const DraftCounts drafts = tally.drafts();
+  json.field("accepted_prediction_tokens", drafts.accepted_total());
+  json.field("rejected_prediction_tokens", drafts.rejected_total());
 }
 
 void write_prompt_cache(JsonWriter& json, const UsageTally& tally) {

@@ -70,9 +70,8 @@ class UsageTally {
   /// Of the finished choices, and what has come so far of the others.
   [[nodiscard]] int64_t completion_tokens() const;
   [[nodiscard]] int64_t reasoning_tokens() const;
-  /// Drafted tokens of the finished choices that were taken, and those that were not.
-  [[nodiscard]] int64_t accepted_draft_tokens() const;
-  [[nodiscard]] int64_t rejected_draft_tokens() const;
+  /// Of the finished choices.
+  [[nodiscard]] DraftCounts drafts() const;
   [[nodiscard]] const std::optional<PromptStart>& first() const { return first_; }
   [[nodiscard]] const std::optional<ServiceFinish>& finish_of(size_t choice) const { return finishes_[choice]; }
 
@@ -82,8 +81,6 @@ class UsageTally {
   int64_t running_tokens_ = 0;
   std::optional<PromptStart> first_;
   std::vector<std::optional<ServiceFinish>> finishes_;
-
-  [[nodiscard]] int64_t sum(int64_t ChoiceUsage::*part) const;
 };
 
 /// "reasoning_tokens", "accepted_prediction_tokens" and "rejected_prediction_tokens", as members: the details that both

@@ -482,8 +482,7 @@ TEST_F(ApiServerTest, TheAccessLogTellsOfCacheAndDrafts) {
     lines.emplace_back(line);
   };
   serve(logged);
-  service.usage.accepted_draft_tokens = 3;
-  service.usage.rejected_draft_tokens = 1;
+  service.usage.drafts.note(4, 3);
   service.at_submit = [this](size_t request) {
     service.start(request, 10, 6);
     service.say(request, Kind::kContent, "private words");
@@ -519,8 +518,7 @@ TEST_F(ApiServerTest, TheAccessLogTellsOfCacheAndDrafts) {
 
 TEST_F(ApiServerTest, UsageTellsOfDraftsInOpenAisDialects) {
   serve(options());
-  service.usage.accepted_draft_tokens = 3;
-  service.usage.rejected_draft_tokens = 1;
+  service.usage.drafts.note(4, 3);
   service.at_submit = [this](size_t request) {
     service.start(request);
     service.finish(request);
@@ -533,8 +531,36 @@ TEST_F(ApiServerTest, UsageTellsOfDraftsInOpenAisDialects) {
     EXPECT_EQ(details->find("accepted_prediction_tokens")->try_int64(), 3) << dialects()[i].name;
     EXPECT_EQ(details->find("rejected_prediction_tokens")->try_int64(), 1) << dialects()[i].name;
   }
-  EXPECT_EQ(metric("vllm:spec_decode_num_draft_tokens_total"), 12);
-  EXPECT_EQ(metric("vllm:spec_decode_num_accepted_tokens_total"), 9);
+}
+
+TEST_F(ApiServerTest, MetricsTellOfDraftsByTheirPlace) {
+  serve(options());
+  EXPECT_EQ(metric("vllm:spec_decode_num_drafts_total"), 0);
+  service.usage.drafts.note(3, 2);
+  service.usage.drafts.note(2, 0);
+  service.at_submit = [this](size_t request) {
+    service.start(request);
+    service.finish(request);
+    service.end(request);
+  };
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(ask(port(), "POST", dialects()[0].path, dialects()[0].body + "}").status, 200);
+  EXPECT_EQ(metric("vllm:spec_decode_num_drafts_total"), 4);
+  EXPECT_EQ(metric("vllm:spec_decode_num_draft_tokens_total"), 10);
+  EXPECT_EQ(metric("vllm:spec_decode_num_accepted_tokens_total"), 4);
+  const std::string text = ask(port(), "GET", "/metrics").body;
+  const std::string labels = R"({model_name="tiny",engine="0",position=")";
+  const auto series = [&](const std::string& name, int place, int value) {
+    return "\n" + name + labels + std::to_string(place) + "\"} " + std::to_string(value) + "\n";
+  };
+  const std::vector<int> proposed = {4, 4, 2};
+  const std::vector<int> accepted = {2, 2, 0};
+  for (int place = 0; place < 3; ++place) {
+    const auto at = static_cast<size_t>(place);
+    EXPECT_THAT(text, HasSubstr(series("vllm:spec_decode_num_accepted_tokens_per_pos_total", place, accepted[at])));
+    EXPECT_THAT(text, HasSubstr(series("tidepool:spec_decode_num_draft_tokens_per_pos_total", place, proposed[at])));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("position=\"3\"")));
 }
 
 TEST_F(ApiServerTest, AFullContextEndsAsALimitDoes) {

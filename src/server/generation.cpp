@@ -255,9 +255,8 @@ void Generation::refuse(const ApiError& error) {
 }
 
 void Generation::count_usage(const ChoiceUsage& usage) {
-  parts_.metrics.count_drafts(usage);
-  usage_.accepted_draft_tokens += usage.accepted_draft_tokens;
-  usage_.rejected_draft_tokens += usage.rejected_draft_tokens;
+  parts_.metrics.count_drafts(usage.drafts);
+  drafts_.add(usage.drafts);
 }
 
 /// For the access log: figures, and nothing of any text.
@@ -281,8 +280,8 @@ void Generation::note_outcome() const {
     json.key("cache").begin_object().field("tier", cache_tier_name(first.tier)).field("hit", hit_tokens);
     json.field("replayed", replayed_tokens).field("end", match_end_name(first.end)).end_object();
   }
-  json.key("drafts").begin_object().field("accepted", usage_.accepted_draft_tokens);
-  json.field("rejected", usage_.rejected_draft_tokens).end_object().end_object();
+  json.key("drafts").begin_object().field("accepted", drafts_.accepted_total());
+  json.field("rejected", drafts_.rejected_total()).end_object().end_object();
   parts_.exchange->note(std::move(text));
 }
 

@@ -75,7 +75,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool is_attached_ = false;
   bool is_over_ = false;
   RequestTimes times_;
-  ChoiceUsage usage_;  ///< drafts of the choices that finished
+  DraftCounts drafts_;  ///< of the choices that finished
 };
 
 }  // namespace tidepool

@@ -144,10 +144,9 @@ void Metrics::count_tokens(int64_t tokens, std::optional<std::chrono::steady_clo
   seconds_.find("time_per_output_token_seconds")->second.observe(seconds, static_cast<uint64_t>(tokens));
 }
 
-void Metrics::count_drafts(const ChoiceUsage& usage) {
+void Metrics::count_drafts(const DraftCounts& drafts) {
   const std::lock_guard lock(mutex_);
-  drafted_tokens_ += static_cast<uint64_t>(usage.accepted_draft_tokens + usage.rejected_draft_tokens);
-  accepted_draft_tokens_ += static_cast<uint64_t>(usage.accepted_draft_tokens);
+  drafts_.add(drafts);
 }
 
 void Metrics::count_request(const RequestOutcome& outcome) {
@@ -218,8 +217,6 @@ void Metrics::write_counters(std::string& out) const {
   counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the cache.", prompt_tokens_);
   counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the cache.", hit_tokens_);
   counter("vllm:num_preemptions_total", "Requests put back into the queue: none, memory is reserved first.", 0);
-  counter("vllm:spec_decode_num_draft_tokens_total", "Tokens that were drafted.", drafted_tokens_);
-  counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were taken.", accepted_draft_tokens_);
   write_head(out, "vllm:request_success_total", "counter", "Choices that ended, by reason.");
   for (const auto& [finish, count] : finished_) {
     write_value(out, "vllm:request_success_total", fmt::format("{},finished_reason=\"{}\"", labels_, finish),
@@ -230,6 +227,29 @@ void Metrics::write_counters(std::string& out) const {
     write_value(out, "tidepool:cache_hit_tokens_total", fmt::format("{},tier=\"{}\"", labels_, tier),
                 static_cast<double>(count));
   }
+}
+
+/// How far ahead the draft head is right, which is what its speed comes from.
+void Metrics::write_drafts(std::string& out) const {
+  const auto counter = [&](std::string_view name, std::string_view help, int64_t value) {
+    write_head(out, name, "counter", help);
+    write_value(out, name, labels_, static_cast<double>(value));
+  };
+  const auto by_position = [&](std::string_view name, std::string_view help, const std::vector<int64_t>& counts) {
+    write_head(out, name, "counter", help);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      write_value(out, name, fmt::format("{},position=\"{}\"", labels_, i), static_cast<double>(counts[i]));
+    }
+  };
+  const int64_t accepted = drafts_.accepted_total();
+  counter("vllm:spec_decode_num_drafts_total", "Steps of a choice that verified drafts.", drafts_.rounds);
+  counter("vllm:spec_decode_num_draft_tokens_total", "Drafted tokens that were verified.",
+          accepted + drafts_.rejected_total());
+  counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were taken.", accepted);
+  by_position("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+              "Drafted tokens that were taken, by their place in the block, from 0.", drafts_.accepted);
+  by_position("tidepool:spec_decode_num_draft_tokens_per_pos_total",
+              "Drafted tokens that were verified, by their place in the block, from 0.", drafts_.proposed);
 }
 
 /// What becomes of KV that leaves RAM: an operator sees here that the disk refuses it.
@@ -289,6 +309,7 @@ std::string Metrics::write(const Gauges& gauges) const {
   const std::lock_guard lock(mutex_);
   write_gauges(out, gauges);
   write_counters(out);
+  write_drafts(out);
   write_cache(out, gauges.service);
   write_histograms(out);
   write_http(out, gauges);

@@ -60,7 +60,7 @@ class Metrics {
   void count_prompt(const CacheReport& cache);
   /// So many tokens of one request came at once, `gap` after those before them.
   void count_tokens(int64_t tokens, std::optional<std::chrono::steady_clock::duration> gap);
-  void count_drafts(const ChoiceUsage& usage);
+  void count_drafts(const DraftCounts& drafts);
   void count_request(const RequestOutcome& outcome);
   void count_http(std::string_view handler, std::string_view method, int status,
                   std::chrono::steady_clock::duration duration);
@@ -86,6 +86,7 @@ class Metrics {
   };
   void write_gauges(std::string& out, const Gauges& gauges) const;
   void write_counters(std::string& out) const;
+  void write_drafts(std::string& out) const;
   void write_cache(std::string& out, const ServiceStatus& status) const;
   void write_histograms(std::string& out) const;
   void write_http(std::string& out, const Gauges& gauges) const;
@@ -96,8 +97,7 @@ class Metrics {
   uint64_t generation_tokens_ = 0;
   uint64_t hit_tokens_ = 0;
   std::map<std::string, uint64_t, std::less<>> hit_tokens_by_tier_;
-  uint64_t drafted_tokens_ = 0;
-  uint64_t accepted_draft_tokens_ = 0;
+  DraftCounts drafts_;
   std::map<std::string, uint64_t, std::less<>> finished_;
   std::map<HttpKey, uint64_t> http_requests_;
   std::map<std::string, Histogram, std::less<>> seconds_;

@@ -97,9 +97,9 @@ TEST_F(DraftedServiceTest, GreedyAnswersAreThoseWithoutDrafts) {
       const ChoiceUsage& usage = logs[i].finish->usage;
       EXPECT_EQ(usage.completion_tokens, expected[i].finish->usage.completion_tokens);
       EXPECT_EQ(usage.reasoning_tokens, expected[i].finish->usage.reasoning_tokens);
-      EXPECT_EQ(expected[i].finish->usage.accepted_draft_tokens, 0);
-      accepted += usage.accepted_draft_tokens;
-      proposed += usage.accepted_draft_tokens + usage.rejected_draft_tokens;
+      EXPECT_EQ(expected[i].finish->usage.drafts.accepted_total(), 0);
+      accepted += usage.drafts.accepted_total();
+      proposed += usage.drafts.accepted_total() + usage.drafts.rejected_total();
     }
     if (drafts.mode != DraftOptions::Mode::kFixed) continue;  // the other may find that they do not pay here
     EXPECT_GT(accepted, 0);

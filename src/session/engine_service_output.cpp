@@ -84,8 +84,7 @@ ServiceFinish ServiceOutput::result(const SequenceListener::ChoiceEnd& end) cons
   finish.has_calls = std::ranges::any_of(completion_.calls, &Completion::Call::is_complete);
   finish.usage.completion_tokens = end.tokens;
   finish.usage.reasoning_tokens = reasoning_tokens_;
-  finish.usage.accepted_draft_tokens = end.accepted_draft_tokens;
-  finish.usage.rejected_draft_tokens = end.rejected_draft_tokens;
+  finish.usage.drafts = end.drafts;
   return finish;
 }
 

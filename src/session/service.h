@@ -52,8 +52,7 @@ struct ServiceRequest {
 struct ChoiceUsage {
   int64_t completion_tokens = 0;
   int64_t reasoning_tokens = 0;
-  int64_t accepted_draft_tokens = 0;
-  int64_t rejected_draft_tokens = 0;
+  DraftCounts drafts{};
 };
 
 struct ServiceFinish {
