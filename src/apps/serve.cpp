@@ -58,6 +58,7 @@ struct ServeFlags {
   size_t queue_limit = 256;
   std::optional<double> request_timeout;
   double shutdown_timeout = 30;
+  int64_t repetition_limit = EngineServiceOptions().repetition_limit;
   std::string access_log;
   std::string script;
 };
@@ -146,6 +147,7 @@ EngineServiceOptions service_options(const ServeFlags& flags, const LoadedModel&
   options.scheduler.queue_limit = flags.queue_limit;
   options.scheduler.replay = parse_replay(flags.engine.replay);
   options.kv = cache_options(flags.cache, model);
+  options.repetition_limit = flags.repetition_limit;
   options.script = flags.script;
   return options;
 }
@@ -270,6 +272,12 @@ void add_batching_flags(CLI::App& command, ServeFlags& flags) {
       ->group(group);
   command.add_option("--queue-limit", flags.queue_limit, "requests that may wait; more are refused with status 429")
       ->check(CLI::Range(size_t{0}, size_t{1'000'000}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--repetition-limit", flags.repetition_limit,
+                  "tokens of nothing but the same over and over that end an answer, as max_tokens does; 0: never")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(group);
 }

@@ -46,6 +46,7 @@ class DialectsTest : public testing::Test {
     options.kv->ram_bytes = size_t{64} << 20;
     options.kv->snapshot_ram_bytes = size_t{16} << 20;
     options.script = checkpoint->path() / "script.jsonl";
+    options.repetition_limit = 600;
     service = make_engine_service(service_testing::load_roomy_model(*checkpoint), options);
     ApiServerOptions api;
     api.http.port = 0;

@@ -155,6 +155,7 @@ void Generation::handle(Happening& happening) {
     case Happening::Kind::kFinish: {
       const size_t choice = happening.prompt * prompt.generated.size() + happening.choice;
       count_usage(happening.outcome->usage);
+      repeated_tokens_ = std::max(repeated_tokens_, happening.outcome->repeated_tokens);
       parts_.call.writer->finish(choice, *happening.outcome, out_);
       RequestOutcome outcome;
       outcome.times = times_;
@@ -281,7 +282,9 @@ void Generation::note_outcome() const {
     json.field("replayed", replayed_tokens).field("end", match_end_name(first.end)).end_object();
   }
   json.key("drafts").begin_object().field("accepted", drafts_.accepted_total());
-  json.field("rejected", drafts_.rejected_total()).end_object().end_object();
+  json.field("rejected", drafts_.rejected_total()).end_object();
+  if (repeated_tokens_ > 0) json.field("repeated_tokens", repeated_tokens_);
+  json.end_object();
   parts_.exchange->note(std::move(text));
 }
 

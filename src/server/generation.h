@@ -75,7 +75,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool is_attached_ = false;
   bool is_over_ = false;
   RequestTimes times_;
-  DraftCounts drafts_;  ///< of the choices that finished
+  DraftCounts drafts_;           ///< of the choices that finished
+  int64_t repeated_tokens_ = 0;  ///< at their ends; the most of any
 };
 
 }  // namespace tidepool

@@ -194,5 +194,26 @@ TEST_F(KnownFaultsTest, AnEndlessOutputEndsAtItsLimitWhileOthersAreServed) {
   EXPECT_EQ(at(endless.read_response().json(), "choices", 0, "finish_reason").as_string(), "length");
 }
 
+TEST_F(KnownFaultsTest, ALoopIsToldAndEndsAsAtALimitUnlessTheEndIsIgnored) {
+  const auto repeating_outputs = [] {
+    const std::string text = server_testing::ask(server->http().port(), "GET", "/metrics").body;
+    const size_t at = text.find("\ntidepool:repeating_outputs_total{");
+    return std::stoi(text.substr(text.find("} ", at) + 2));
+  };
+  const auto tokens = [](const Json& answer) { return number(at(answer, "usage", "completion_tokens")); };
+  const int before = repeating_outputs();
+  const std::string endless = user("endless") + R"(,"thinking":{"type":"disabled"})";
+  const Json loop = chat(endless + "}");
+  EXPECT_EQ(at(loop, "choices", 0, "finish_reason").as_string(), "length");
+  EXPECT_GE(tokens(loop), 600);
+  EXPECT_LE(tokens(loop), 700);
+  EXPECT_EQ(repeating_outputs(), before + 1);
+  const Json wanted = chat(endless + R"(,"ignore_eos":true,"max_tokens":800})");
+  EXPECT_EQ(tokens(wanted), 800);
+  EXPECT_EQ(repeating_outputs(), before + 2);
+  EXPECT_EQ(tokens(chat(endless + R"(,"max_tokens":500})")), 500);
+  EXPECT_EQ(repeating_outputs(), before + 2) << "half a page is no loop yet";
+}
+
 }  // namespace
 }  // namespace tidepool

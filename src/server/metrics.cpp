@@ -258,6 +258,8 @@ void Metrics::write_cache(std::string& out, const ServiceStatus& status) const {
     write_head(out, name, type, help);
     write_value(out, name, labels_, static_cast<double>(value));
   };
+  write("tidepool:repeating_outputs_total", "counter", "Outputs that came to repeat themselves without end.",
+        status.repeating_outputs);
   write("tidepool:kv_evicted_blocks_total", "counter", "Blocks that left RAM for want of room.", status.evicted_pages);
   if (!status.store) return;
   const BlockStore::Stats& store = *status.store;

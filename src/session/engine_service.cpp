@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "base/error.h"
@@ -23,8 +24,20 @@ namespace {
 /// Between the scheduler and the listener of one request. The scheduler's thread has it until the ticket is gone.
 class ServiceJob final : public SequenceListener {
  public:
-  ServiceJob(ServiceOutputPlan plan, size_t choices, std::string salt, KeptTurns& kept, ServiceListener& listener)
-      : plan_(std::move(plan)), salt_(std::move(salt)), kept_(kept), listener_(listener), is_over_(choices) {
+  /// What it borrows outlives it.
+  struct Surroundings {
+    KeptTurns& kept;
+    std::atomic<uint64_t>& repeating_outputs;
+    ServiceListener& listener;
+  };
+  ServiceJob(ServiceOutputPlan plan, size_t choices, std::string salt, const Surroundings& around)
+      : plan_(std::move(plan)),
+        salt_(std::move(salt)),
+        kept_(around.kept),
+        repeating_outputs_(around.repeating_outputs),
+        listener_(around.listener),
+        is_over_(choices),
+        is_repeating_(choices) {
     outputs_.reserve(choices);
     for (size_t choice = 0; choice < choices; ++choice)
       outputs_.emplace_back(plan_);
@@ -37,6 +50,7 @@ class ServiceJob final : public SequenceListener {
     ServiceOutput& output = outputs_[choice];
     const std::vector<CompletionEvent> events = output.feed(token.id, finish);
     listener_.on_output(choice, {&token, 1}, events);
+    note_repetition(choice);
     return output.is_done() ? Verdict::kEnough : Verdict::kGoOn;
   }
 
@@ -60,6 +74,20 @@ class ServiceJob final : public SequenceListener {
   }
 
  private:
+  /// Once for each choice.
+  void note_repetition(size_t choice) {
+    const int64_t tokens = outputs_[choice].repeated_tokens();
+    if (tokens == 0 || is_repeating_[choice]) return;
+    is_repeating_[choice] = true;
+    repeating_outputs_.fetch_add(1, std::memory_order_relaxed);
+    if (plan_.repetition_limit > 0) {
+      log_warning("an output repeats itself: {} tokens of it so far; it ends at {} (--repetition-limit)", tokens,
+                  plan_.repetition_limit);
+    } else {
+      log_warning("an output repeats itself: {} tokens of it so far; only its own limit ends it", tokens);
+    }
+  }
+
   void keep(size_t choice) {
     is_over_[choice] = true;
     if (std::optional<ServiceOutput::Kept> kept = outputs_[choice].kept_turn())
@@ -69,9 +97,11 @@ class ServiceJob final : public SequenceListener {
   const ServiceOutputPlan plan_;
   const std::string salt_;
   KeptTurns& kept_;
+  std::atomic<uint64_t>& repeating_outputs_;
   ServiceListener& listener_;
   std::vector<ServiceOutput> outputs_;
   std::vector<bool> is_over_;
+  std::vector<bool> is_repeating_;
 };
 
 /// Everything that belongs to one submitted request.
@@ -111,6 +141,7 @@ class EngineService final : public Service {
   EngineService(std::shared_ptr<const LoadedModel> model, EngineServiceOptions options)
       : model_(std::move(model)),
         kept_(options.kept_turn_bytes),
+        repetition_limit_(options.repetition_limit),
         image_limits_{.file = {}, .memory = std::make_shared<PictureMemory>(options.picture_bytes)},
         features_(std::make_shared<ImageFeatureCache>(model_->model(), model_->runtime())) {
     if (model_->has_tokenizer()) grammars_.emplace(model_->tokenizer(), model_->stop_ids());
@@ -178,8 +209,8 @@ class EngineService final : public Service {
     sequence.wants_exact_cache = request.wants_exact_cache;
     sequence.priority = request.priority;
     sequence.deadline = request.deadline;
-    auto job =
-        std::make_unique<ServiceJob>(output_plan(prepared), request.choice_count, request.cache_salt, kept_, listener);
+    auto job = std::make_unique<ServiceJob>(output_plan(prepared), request.choice_count, request.cache_salt,
+                                            ServiceJob::Surroundings{kept_, repeating_outputs_, listener});
     Scheduler::Submitted submitted = scheduler_->submit(std::move(sequence), *job);
     if (const auto* refusal = std::get_if<Refusal>(&submitted)) return busy(*refusal);
     return std::make_unique<ServiceTicket>(std::move(job),
@@ -195,6 +226,7 @@ class EngineService final : public Service {
     status.waiting = now.waiting;
     status.is_draining = now.is_draining;
     status.forward_calls = now.forward_calls;
+    status.repeating_outputs = repeating_outputs_.load(std::memory_order_relaxed);
     if (cache_ && kv_bytes_ > 0) {
       const KvCache::Stats stats = cache_->stats();
       const auto used = static_cast<double>(stats.ram_bytes + stats.reserved_bytes);
@@ -311,6 +343,7 @@ class EngineService final : public Service {
     plan.stop_ids = request.stop_ids;
     plan.includes_stop_text = request.includes_stop_text;
     plan.allows_parallel_calls = request.allows_parallel_calls;
+    plan.repetition_limit = request.ignores_eos ? 0 : repetition_limit_;
     plan.format.stops = request.stops;
     if (std::holds_alternative<RawPrompt>(request.prompt)) {
       plan.format.kind = plan.tokenizer != nullptr ? OutputFormat::Kind::kRaw : OutputFormat::Kind::kIds;
@@ -332,6 +365,8 @@ class EngineService final : public Service {
 
   std::shared_ptr<const LoadedModel> model_;
   mutable KeptTurns kept_;
+  const int64_t repetition_limit_;
+  std::atomic<uint64_t> repeating_outputs_ = 0;  ///< relaxed: a counter that orders nothing else
   const RequestImageLimits image_limits_;
   std::shared_ptr<ImageFeatureCache> features_;
   std::unique_ptr<Script> script_;

@@ -21,6 +21,10 @@ struct EngineServiceOptions {
   size_t kept_turn_bytes = size_t{64} << 20;
   /// Memory for the pictures of requests whose prompts are not read yet; more is refused as Busy(kNoMemory).
   size_t picture_bytes = size_t{2} << 30;
+  /// An output ends, as at its token limit, when so many tokens at its end only repeat the same part (of at most 512
+  /// tokens): it would hold its place until the context is full. 0: it never does. Requests that ignore the end of the
+  /// turn are left alone, as benchmarks want their tokens whatever they are.
+  int64_t repetition_limit = 8192;
   /// Recorded outputs that replace the model's choices (session/script.h); empty: none.
   std::filesystem::path script;
 };

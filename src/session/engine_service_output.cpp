@@ -11,6 +11,9 @@ namespace {
 
 using Kind = CompletionEvent::Kind;
 
+/// A page of the same. Tables and rules of dashes stay below.
+constexpr int64_t kNoticedRepetition = 512;
+
 CompletionEvent content_event(std::string text) {
   CompletionEvent event;
   event.kind = Kind::kContent;
@@ -32,6 +35,7 @@ std::vector<CompletionEvent> ServiceOutput::feed(int32_t id, std::optional<Finis
     if (!plan_.includes_stop_text || plan_.format.kind != OutputFormat::Kind::kRaw) return events;
   } else {
     ids_.push_back(id);
+    repetition_.note_last(ids_);
   }
   events = reader_.feed(id);
   if (reader_.is_reasoning()) {
@@ -40,7 +44,14 @@ std::vector<CompletionEvent> ServiceOutput::feed(int32_t id, std::optional<Finis
     body_ = ids_.size();
   }
   note(events);
+  if (!is_done_ && plan_.repetition_limit > 0 && repetition_.repeated_tokens() >= plan_.repetition_limit)
+    is_done_ = has_reached_repetition_limit_ = true;
   return events;
+}
+
+int64_t ServiceOutput::repeated_tokens() const {
+  const int64_t tokens = repetition_.repeated_tokens();
+  return tokens >= kNoticedRepetition || has_reached_repetition_limit_ ? tokens : 0;
 }
 
 std::vector<CompletionEvent> ServiceOutput::finish() {
@@ -79,6 +90,8 @@ void ServiceOutput::end_after_first_call(std::vector<CompletionEvent>& events) {
 ServiceFinish ServiceOutput::result(const SequenceListener::ChoiceEnd& end) const {
   ServiceFinish finish;
   finish.reason = reader_.stop_index() ? FinishReason::kStopText : end.reason;
+  if (has_reached_repetition_limit_) finish.reason = FinishReason::kMaxTokens;
+  finish.repeated_tokens = repeated_tokens();
   finish.stop_index = reader_.stop_index();
   finish.stop_id = stop_id_;
   finish.has_calls = std::ranges::any_of(completion_.calls, &Completion::Call::is_complete);

@@ -60,6 +60,8 @@ struct ServiceFinish {
   std::optional<size_t> stop_index;  ///< which of `stops`
   std::optional<int32_t> stop_id;    ///< which of `stop_ids`
   bool has_calls = false;            ///< at least one complete call
+  /// Tokens at the end that only repeat the same part; 0 when that are few.
+  int64_t repeated_tokens = 0;
   ChoiceUsage usage;
 };
 
@@ -113,6 +115,7 @@ struct ServiceStatus {
   uint64_t kv_page_bytes = 0;
   uint64_t kv_reserved_bytes = 0;
   uint64_t snapshot_bytes = 0;
+  uint64_t repeating_outputs = 0;          ///< choices that came to repeat themselves without end, so far
   uint64_t evicted_pages = 0;              ///< blocks that left RAM for want of room, so far
   std::optional<BlockStore::Stats> store;  ///< of the cache's folder, if there is one
 };
