@@ -17,11 +17,11 @@ foreach(file ${files})
   math(EXPR at "${at} + 1")
   list(GET types ${at} type)
   file(READ ${file} bytes HEX)
-  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" bytes "${bytes}")
-  # One literal of escapes a line; a long one would exceed what some compilers read.
-  string(REGEX REPLACE "((\\\\x..)(\\\\x..)?(\\\\x..)?(\\\\x..)?(\\\\x..)?(\\\\x..)?(\\\\x..)?(\\\\x..)?)" "\"\\1\"\n" bytes "${bytes}")
-  string(APPEND arrays "constexpr char kFile${index}[] =\n${bytes};\n")
-  string(APPEND table "    {\"/${name}\", \"${type}\", {kFile${index}, sizeof(kFile${index}) - 1}},\n")
+  # A list of characters: compilers need not read a literal of more than 65,536.
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${bytes}")
+  string(REGEX REPLACE "(('\\\\x..',)('\\\\x..',)?('\\\\x..',)?('\\\\x..',)?('\\\\x..',)?('\\\\x..',)?('\\\\x..',)?('\\\\x..',)?)" "\\1\n" bytes "${bytes}")
+  string(APPEND arrays "constexpr char kFile${index}[] = {\n${bytes}};\n")
+  string(APPEND table "    {\"/${name}\", \"${type}\", {kFile${index}, sizeof(kFile${index})}},\n")
   math(EXPR index "${index} + 1")
 endforeach()
 file(WRITE ${OUTPUT} "// Written by cmake/embed_web.cmake.\n#include \"server/web_assets.h\"\n\nnamespace tidepool {\nnamespace {\n\n"
