@@ -1,0 +1,185 @@
+#include "kernels/gathered.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "formats/row_format.h"
+#include "kernels/kernels_test_support.h"
+
+namespace tidepool::kernels {
+namespace {
+
+using testing::Random;
+
+/// Rows of a matrix in a shuffled order, none twice, and what is multiplied with them.
+struct Problem {
+  size_t count;
+  size_t width;
+  size_t columns;
+  std::vector<float> matrix;
+  std::vector<float> right;    ///< [width, stride(columns)]
+  std::vector<float> left;     ///< [columns, width]
+  std::vector<float> weights;  ///< [count, stride(columns)]
+  std::vector<const float*> rows;
+
+  Problem(uint64_t seed, size_t row_count, size_t row_width, size_t column_count)
+      : count(row_count), width(row_width), columns(column_count) {
+    Random random(seed);
+    matrix = random.values(count * width);
+    right.assign(width * gathered_stride(columns), 0.0F);
+    for (size_t i = 0; i < width; ++i)
+      std::ranges::copy(random.values(columns), right.begin() + static_cast<ptrdiff_t>(i * gathered_stride(columns)));
+    left = random.values(columns * width);
+    weights = random.values(count * gathered_stride(columns));
+    for (size_t j = 0; j < count; ++j)
+      rows.push_back(matrix.data() + (count - 1 - j) * width);
+  }
+  [[nodiscard]] GatheredRows<float> gathered() const { return {rows.data(), count, width}; }
+};
+
+/// Sums of up to `terms` products of numbers below 1 differ by less than terms * 2^-23, whatever their order.
+void expect_near(std::span<const float> actual, std::span<const float> expected, size_t terms) {
+  ASSERT_EQ(actual.size(), expected.size());
+  const float bound = static_cast<float>(terms) * 0x1p-23F;
+  for (size_t i = 0; i < actual.size(); ++i)
+    ASSERT_NEAR(actual[i], expected[i], bound) << i;
+}
+
+/// Ragged numbers of rows and columns; widths that whole tiles cover and that they do not.
+const Problem kProblems[] = {{1, 1, 16, 1}, {2, 7, 32, 3}, {3, 192, 64, 8}, {4, 33, 80, 16}, {5, 50, 64, 40}};
+
+TEST(Gathered, EveryVersionMultipliesAsTheReferenceDoes) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    for (const Problem& problem : kProblems) {
+      SCOPED_TRACE(std::string(kernels->name) + " " + std::to_string(problem.count));
+      const size_t stride = gathered_stride(problem.columns);
+      std::vector<float> expected(problem.count * stride);
+      std::vector<float> actual(problem.count * stride);
+      reference.products(problem.gathered(), problem.right.data(), problem.columns, expected.data());
+      kernels->products(problem.gathered(), problem.right.data(), problem.columns, actual.data());
+      expect_near(actual, expected, problem.width);
+
+      expected.assign(problem.columns * problem.width, 9.0F);
+      actual.assign(problem.columns * problem.width, 9.0F);
+      reference.sums(problem.gathered(), problem.weights.data(), problem.columns, expected.data());
+      kernels->sums(problem.gathered(), problem.weights.data(), problem.columns, actual.data());
+      expect_near(actual, expected, problem.count);
+    }
+  }
+}
+
+TEST(Gathered, EveryVersionSpreadsOntoWhatTheRowsHold) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    for (const Problem& problem : kProblems) {
+      SCOPED_TRACE(std::string(kernels->name) + " " + std::to_string(problem.count));
+      const auto run = [&](const GatheredKernels<float>& version) {
+        std::vector<float> result = problem.matrix;
+        std::vector<float*> rows;
+        for (size_t j = 0; j < problem.count; ++j)
+          rows.push_back(result.data() + j * problem.width);
+        version.spread(rows.data(), problem.count, problem.width, problem.weights.data(), problem.columns,
+                       problem.left.data());
+        return result;
+      };
+      expect_near(run(*kernels), run(reference), problem.columns + 1);
+    }
+  }
+}
+
+TEST(Gathered, EveryVersionHasTheReferencesSoftmaxAndItsGradient) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    for (const size_t columns : {size_t{3}, size_t{8}, size_t{20}}) {
+      SCOPED_TRACE(std::string(kernels->name) + " " + std::to_string(columns));
+      constexpr size_t kCount = 70;
+      Random random(columns);
+      const std::vector<float> sink = random.values(columns, 2);
+      const std::vector<float> scores = random.values(kCount * gathered_stride(columns), 8);
+      const auto run_softmax = [&](const GatheredKernels<float>& version, std::vector<float>& log_sum) {
+        std::vector<float> p = scores;
+        version.softmax(p.data(), kCount, columns, 0.5F, sink.data(), log_sum.data());
+        for (size_t j = 0; j < kCount; ++j)  // what lies behind the columns is anything
+          std::fill(p.begin() + static_cast<ptrdiff_t>(j * gathered_stride(columns) + columns),
+                    p.begin() + static_cast<ptrdiff_t>((j + 1) * gathered_stride(columns)), 0.0F);
+        return p;
+      };
+      std::vector<float> expected_log(columns);
+      std::vector<float> actual_log(columns);
+      // Exponentials to 2 units of the last place of at most 1, sums of 70 of them.
+      expect_near(run_softmax(*kernels, actual_log), run_softmax(reference, expected_log), 80);
+      expect_near(actual_log, expected_log, 80);
+
+      const std::vector<float> delta = random.values(columns);
+      const std::vector<float> pairs = random.values(kCount * gathered_stride(2 * columns), 4);
+      std::vector<float> expected = pairs;
+      std::vector<float> actual = pairs;
+      reference.softmax_gradient(expected.data(), kCount, columns, 0.5F, expected_log.data(), delta.data());
+      kernels->softmax_gradient(actual.data(), kCount, columns, 0.5F, expected_log.data(), delta.data());
+      expect_near(actual, expected, 16);
+    }
+  }
+}
+
+/// On the FP4 grid one block's products are whole multiples of one number below 2^24 of it: exact in any order.
+TEST(Gathered, PanelScoresAreTheBitsOfTheEnginesReference) {
+  constexpr size_t kRows = 3;
+  constexpr size_t kWidth = 32;
+  constexpr size_t kKeys = 75;
+  for (const size_t heads : {size_t{1}, size_t{8}, size_t{13}}) {
+    Random random(heads);
+    const size_t bytes = row_bytes(RowFormat::kFp4Block32, kWidth);
+    std::vector<float> q = random.values(kRows * heads * kWidth, 3);
+    for (size_t i = 0; i < kRows * heads; ++i) {
+      std::vector<std::byte> packed(bytes);
+      pack_row(RowFormat::kFp4Block32, std::span(q).subspan(i * kWidth, kWidth), packed);
+      unpack_row(RowFormat::kFp4Block32, packed, std::span(q).subspan(i * kWidth, kWidth));
+    }
+    const std::vector<float> weights = random.values(kRows * heads);
+    std::vector<std::byte> keys(kKeys * bytes);
+    std::vector<float> panels(key_panels(kKeys) * kKeysPerPanel * kWidth, 0.0F);
+    for (size_t j = 0; j < kKeys; ++j) {
+      std::vector<float> key = random.values(kWidth, 3);
+      const std::span<std::byte> packed = std::span(keys).subspan(j * bytes, bytes);
+      pack_row(RowFormat::kFp4Block32, key, packed);
+      unpack_row(RowFormat::kFp4Block32, packed, key);
+      for (size_t i = 0; i < kWidth; ++i)
+        panels[(j / kKeysPerPanel * kWidth + i) * kKeysPerPanel + j % kKeysPerPanel] = key[i];
+    }
+    std::vector<float> expected(kRows * kKeys);
+    std::vector<float> scratch(index_scratch_floats(kWidth));
+    for (size_t row = 0; row < kRows; ++row) {
+      reference_kernels().index_scores({.q = q.data() + row * heads * kWidth,
+                                        .weights = weights.data() + row * heads,
+                                        .heads = heads,
+                                        .width = kWidth,
+                                        .keys = keys.data(),
+                                        .key_stride = bytes,
+                                        .count = kKeys,
+                                        .scores = expected.data() + row * kKeys,
+                                        .scratch = scratch.data()});
+    }
+    const size_t stride = key_panels(kKeys) * kKeysPerPanel;
+    for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+      std::vector<float> scores(kRows * stride, 9.0F);
+      kernels->panel_scores({.q = q.data(),
+                             .weights = weights.data(),
+                             .rows = kRows,
+                             .heads = heads,
+                             .width = kWidth,
+                             .panels = panels.data(),
+                             .panel_count = key_panels(kKeys),
+                             .scores = scores.data(),
+                             .scores_stride = stride});
+      for (size_t row = 0; row < kRows; ++row) {
+        EXPECT_TRUE(std::ranges::equal(std::span(scores).subspan(row * stride, kKeys),
+                                       std::span(expected).subspan(row * kKeys, kKeys)))
+            << kernels->name << ", " << heads << " heads, row " << row;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::kernels
