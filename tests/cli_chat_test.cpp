@@ -104,6 +104,14 @@ TEST(CliChat, ARefusedMessageDoesNotEndTheConversation) {
   EXPECT_GT(result.out.size(), 1U);
 }
 
+TEST(CliChat, EndsWithAnErrorWhenItsOutputCannotBeWritten) {
+  const ProgramResult result =
+      run_tidepool_on_full_disk({"chat", golden("ckpt"), "--no-thinking", "--max-tokens", "2"}, "Hello\nAnd you?\n");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("standard output: No space left on device"));
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+}
+
 /// Returns when the line editor has the keyboard: it moves its cursor at a left arrow, while the terminal by itself
 /// only shows one. (It takes over just after it has shown its prompt.) The line is empty afterwards.
 void wait_for_editor(TerminalProgram& program) {

@@ -51,24 +51,34 @@ int exit_status(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-}  // namespace
-
-ProgramResult run_tidepool(const std::vector<std::string>& arguments, const std::string& input) {
+/// Runs the program with `output` as its standard output; a relative name lies in a folder of its own.
+ProgramResult run_with_output(const std::vector<std::string>& arguments, const std::string& input,
+                              const std::filesystem::path& output) {
   const TempFolder folder;
   std::ofstream(folder / "in", std::ios::binary) << input;
   const pid_t child = ::fork();
   TIDEPOOL_CHECK(child >= 0, "a process can be made");
   if (child == 0) {
     redirect(STDIN_FILENO, folder / "in", O_RDONLY);
-    redirect(STDOUT_FILENO, folder / "out", O_WRONLY | O_CREAT);
+    redirect(STDOUT_FILENO, folder.path() / output, O_WRONLY | O_CREAT);
     redirect(STDERR_FILENO, folder / "err", O_WRONLY | O_CREAT);
     become_tidepool(arguments);
   }
   ProgramResult result;
   result.status = exit_status(child);
-  result.out = read_text(folder / "out");
+  if (output.is_relative()) result.out = read_text(folder.path() / output);
   result.err = read_text(folder / "err");
   return result;
+}
+
+}  // namespace
+
+ProgramResult run_tidepool(const std::vector<std::string>& arguments, const std::string& input) {
+  return run_with_output(arguments, input, "out");
+}
+
+ProgramResult run_tidepool_on_full_disk(const std::vector<std::string>& arguments, const std::string& input) {
+  return run_with_output(arguments, input, "/dev/full");
 }
 
 ProgramResult run_tidepool_unread(const std::vector<std::string>& arguments) {

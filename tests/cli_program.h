@@ -24,6 +24,10 @@ struct ProgramResult {
 /// Runs `tidepool` with these arguments and this standard input, to its end.
 [[nodiscard]] ProgramResult run_tidepool(const std::vector<std::string>& arguments, const std::string& input = "");
 
+/// The same with a standard output that takes nothing: its disk is full. `out` stays empty.
+[[nodiscard]] ProgramResult run_tidepool_on_full_disk(const std::vector<std::string>& arguments,
+                                                      const std::string& input = "");
+
 /// The same with a standard output that nobody reads any more. `out` stays empty.
 [[nodiscard]] ProgramResult run_tidepool_unread(const std::vector<std::string>& arguments);
 

@@ -148,6 +148,8 @@ class Chat {
       } else {
         answer(line);
       }
+    } catch (const OutputFailed&) {
+      throw;  // every further answer would be lost too
     } catch (const Error& error) {
       error_.write(
           fmt::format("tidepool: error: {}\n", printable(error.what(), std::string_view(error.what()).size())));

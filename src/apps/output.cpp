@@ -33,8 +33,9 @@ void Output::write(std::string_view text) const {
     } else if (errno == EPIPE) {
       throw OutputClosed();
     } else if (errno != EINTR) {
-      throw Error(ErrorCode::kIo, fmt::format("standard {}: {}", descriptor_ == kStandardOutput ? "output" : "error",
-                                              std::strerror(errno)));
+      throw OutputFailed(
+          ErrorCode::kIo,
+          fmt::format("standard {}: {}", descriptor_ == kStandardOutput ? "output" : "error", std::strerror(errno)));
     }
   }
 }

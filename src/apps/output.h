@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
+
 namespace tidepool {
 
 /// The reader of an output went away (a pipe into `head`, say). Not an error of ours or of the user.
@@ -12,13 +14,19 @@ class OutputClosed : public std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "the reader of the output has gone"; }
 };
 
+/// The system refuses to take output (a full disk): there is nobody left to tell but standard error.
+class OutputFailed : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A standard stream, written at once and completely, whatever signals come between.
 class Output {
  public:
   enum Stream { kStandardOutput = 1, kStandardError = 2 };
   explicit Output(Stream stream);
 
-  /// Throws OutputClosed, or Error(kIo) when the system refuses (a full disk).
+  /// Throws OutputClosed, or OutputFailed (kIo) when the system refuses.
   void write(std::string_view text) const;
   /// Text from a model: control characters that could drive a terminal are left out when this is one.
   void write_foreign(std::string_view text) const;
