@@ -52,7 +52,10 @@ def hash_of(entry, headers, common):
 
 
 def tidy(build, file):
-    result = subprocess.run(["clang-tidy", "--quiet", "-p", build, file], capture_output=True, text=True, cwd=ROOT)
+    command = ["clang-tidy", "--quiet", "-p", build]
+    if file.endswith("_test.cpp"):  # Tests run under sanitizers, which see what the analyzer guesses: a third less time.
+        command.append("--checks=-clang-analyzer-*")
+    result = subprocess.run([*command, file], capture_output=True, text=True, cwd=ROOT)
     return result.returncode == 0, result.stdout + result.stderr
 
 
@@ -63,7 +66,7 @@ def main():
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     version = subprocess.run(["clang-tidy", "--version"], check=True, capture_output=True).stdout
-    common = version + (ROOT / ".clang-tidy").read_bytes()
+    common = version + (ROOT / ".clang-tidy").read_bytes() + pathlib.Path(__file__).read_bytes()
     headers = headers_by_object(build)
 
     waiting = {}
