@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -191,6 +192,20 @@ TEST(CliChatTerminal, NoColorShowsNoStyles) {
   wait_for_editor(program);
   program.send("\x04");
   EXPECT_EQ(program.wait(), 0);
+}
+
+/// What is mapped of a file that is cut short cannot be read; the system says so with a signal.
+TEST(CliChatTerminal, AModelFileCutShortWhileInUseIsSaidBeforeTheEnd) {
+  const TempFolder folder;
+  std::filesystem::copy(golden("ckpt"), folder.path(), std::filesystem::copy_options::recursive);
+  TerminalProgram program({"chat", folder.path().string(), "--max-tokens", "2"});
+  wait_for_editor(program);
+  for (const auto& file : std::filesystem::directory_iterator(folder.path())) {
+    if (file.path().extension() == ".safetensors") std::filesystem::resize_file(file.path(), 0);
+  }
+  program.send("Hello\r");
+  EXPECT_THAT(program.read_until("start again"), HasSubstr("tidepool: error: a file of the model was cut short"));
+  EXPECT_EQ(program.wait(), 1);
 }
 
 }  // namespace

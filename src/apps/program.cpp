@@ -1,6 +1,7 @@
 #include "apps/program.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -84,11 +85,22 @@ int run_command(const std::vector<std::string>& arguments, bool& as_json) {
   return invocation.body();
 }
 
+/// A mapped file that was cut short, or whose disk fails, is met in the middle of arithmetic, as a signal. The work is
+/// lost, but not the reason. Calls only what a signal handler may; what was being written is as safe as after kill -9.
+extern "C" void end_on_bus_error(int /*signal*/) {
+  constexpr std::string_view kMessage =
+      "tidepool: error: a file of the model was cut short or can no longer be read (SIGBUS); leave model folders "
+      "unchanged while they are in use, look at this one with tidepool inspect, and start again\n";
+  if (::write(STDERR_FILENO, kMessage.data(), kMessage.size()) < 0) ::_exit(kExitRefused);
+  ::_exit(kExitRefused);
+}
+
 }  // namespace
 
 int run_program(const std::vector<std::string>& arguments) {
   // A reader that goes away is seen as a failed write, which ends the command in order.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGBUS, end_on_bus_error);
   bool as_json = std::ranges::find(arguments, "--json") != arguments.end();
   try {
     try {
