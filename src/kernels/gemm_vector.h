@@ -1,0 +1,76 @@
+#pragma once
+
+// The product in binary32 for any Vec (vec_avx2.h, vec_avx512.h). Included by gemm_avx2.cpp and gemm_avx512.cpp only.
+//
+// A panel of the left operand is [depth, kPitch] values, of which kRows count; one of the right operand is
+// [depth, 2 * lanes]. A tile of kRows x 2 vectors of sums is open at a time, as many as the registers hold.
+
+#include "kernels/gemm.h"
+
+namespace tidepool::kernels {
+namespace {
+
+template <size_t kPanelRows>
+struct VectorGemm {
+  static constexpr size_t kLanes = Vec::kLanes;
+  static constexpr size_t kPitch = (kPanelRows + 7) / 8 * 8;
+  static constexpr size_t kCols = 2 * kLanes;
+
+  static size_t left_bytes(size_t depth) noexcept { return (depth * kPitch * sizeof(float) + 63) / 64 * 64; }
+  static size_t right_bytes(size_t depth) noexcept { return (depth * kCols * sizeof(float) + 63) / 64 * 64; }
+
+  template <size_t kWidth>
+  static void pack(const GemmPackArgs& args) noexcept {
+    auto* out = reinterpret_cast<float*>(args.packed);
+    for (size_t step = 0; step < args.depth; ++step) {
+      for (size_t lane = 0; lane < kWidth; ++lane)
+        out[step * kWidth + lane] =
+            lane < args.lanes ? args.from[lane * args.lane_stride + step * args.step_stride] : 0.0F;
+    }
+  }
+  static void pack_left(const GemmPackArgs& args) noexcept { pack<kPitch>(args); }
+  static void pack_right(const GemmPackArgs& args) noexcept { pack<kCols>(args); }
+
+  template <size_t kRows>
+  static void multiply_rows(const GemmTileArgs& args) noexcept {
+    const float* left = reinterpret_cast<const float*>(args.left) + args.begin * kPitch;
+    const float* right = reinterpret_cast<const float*>(args.right) + args.begin * kCols;
+    Vec::F sums[kRows][2];
+    for (size_t r = 0; r < kRows; ++r)
+      sums[r][0] = sums[r][1] = Vec::zero();
+    for (size_t step = 0; step < args.depth; ++step, left += kPitch, right += kCols) {
+      const Vec::F low = Vec::load(right);
+      const Vec::F high = Vec::load(right + kLanes);
+      for (size_t r = 0; r < kRows; ++r) {
+        const Vec::F value = Vec::all(left[r]);
+        sums[r][0] = Vec::fma(value, low, sums[r][0]);
+        sums[r][1] = Vec::fma(value, high, sums[r][1]);
+      }
+    }
+    store_sums<kRows>(args, sums);
+  }
+
+  template <size_t kRows>
+  TIDEPOOL_INLINE static void store_sums(const GemmTileArgs& args, const Vec::F (&sums)[kRows][2]) {
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t half = 0; half < 2; ++half) {
+        if (args.cols <= half * kLanes) continue;
+        const size_t count = args.cols - half * kLanes;
+        float* c = args.c + r * args.c_stride + half * kLanes;
+        Vec::store(c, args.adds ? Vec::add(Vec::load(c, count), sums[r][half]) : sums[r][half], count);
+      }
+    }
+  }
+
+  /// Calls the version for args.rows.
+  template <size_t kRows = kPanelRows>
+  static void multiply(const GemmTileArgs& args) noexcept {
+    if constexpr (kRows > 1) {
+      if (args.rows < kRows) return multiply<kRows - 1>(args);
+    }
+    multiply_rows<kRows>(args);
+  }
+};
+
+}  // namespace
+}  // namespace tidepool::kernels
