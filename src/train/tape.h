@@ -8,6 +8,8 @@
 
 #include "base/span2d.h"
 #include "base/thread_pool.h"
+#include "kernels/gemm.h"
+#include "kernels/kernel_table.h"
 
 namespace tidepool {
 
@@ -36,12 +38,21 @@ class Tape {
   /// Whether a pass will be gone back over. Without that, values have no gradients and closures are dropped.
   enum class Mode : uint8_t { kForward, kTraining };
 
-  Tape(ThreadPool& pool, Mode mode) : pool_(&pool), mode_(mode) {}
+  /// `precision` is that of products of float matrices; those of double are exact in either case.
+  Tape(ThreadPool& pool, Mode mode, kernels::GemmPrecision precision = kernels::GemmPrecision::kFloat32)
+      : pool_(&pool),
+        mode_(mode),
+        kernels_(kernels::available_kernels().front()),
+        gemm_(&kernels::select_gemm_kernel(precision)) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
   ~Tape() = default;
 
   [[nodiscard]] ThreadPool& pool() const { return *pool_; }
+  /// The engine's kernels, for what is neither a product of matrices nor needs inputs exact in bfloat16.
+  [[nodiscard]] const kernels::KernelTable& kernels() const { return *kernels_; }
+  [[nodiscard]] const kernels::GemmKernel& gemm() const { return *gemm_; }
+  [[nodiscard]] kernels::GemmWorkspace& gemm_workspace() { return gemm_workspace_; }
   [[nodiscard]] bool is_training() const { return mode_ == Mode::kTraining; }
 
   /// A result of an operator: `data` is not initialised, `grad` is zero when training.
@@ -73,6 +84,9 @@ class Tape {
 
   ThreadPool* pool_;
   Mode mode_;
+  const kernels::KernelTable* kernels_;
+  const kernels::GemmKernel* gemm_;
+  kernels::GemmWorkspace gemm_workspace_;
   std::vector<std::function<void()>> closures_;
   std::vector<std::unique_ptr<std::byte[]>> slabs_;
   std::vector<size_t> slab_bytes_;
