@@ -9,13 +9,26 @@ namespace tidepool {
 
 namespace {
 
-/// Share of a new measurement in a running average: a few dozen steps forget an old machine load.
+/// Least share of a new measurement in a running average: a few dozen steps forget an old machine load.
 constexpr double kNewShare = 0.1;
 
-/// Drafts may lose so many plain steps before they are switched off ...
+/// The first measurements make an average, later ones a running one.
+double new_share(int64_t measurements) {
+  return std::max(kNewShare, 1.0 / static_cast<double>(measurements + 1));
+}
+
+/// What a plain step takes is known after so many.
+constexpr int64_t kPlainSteps = 3;
+
+/// Drafts may lose so many plain steps before they are switched off, and so many more of what they had won: a run of
+/// bad luck must not end drafts that pay ...
 constexpr double kDebtStepsMax = 2;
-/// ... and are tried again as time goes by at which their debt is this share of it.
-constexpr double kDebtShare = 0.01;
+constexpr double kCreditStepsMax = 8;
+/// ... and are tried again when this share of the time since has paid for them: two steps by 400.
+constexpr double kDebtShare = 0.005;
+
+/// Before drafts are tried again their windows are filled for so many steps: the window of the released head.
+constexpr double kWarmUpSteps = 128;
 
 /// One step in so many goes without drafts, for the time of a plain one to stay known.
 constexpr int64_t kDraftedStepsInARow = 64;
@@ -31,23 +44,56 @@ double distinct_experts(double experts, double chosen, size_t rows) {
 
 }  // namespace
 
-StepTimes::StepTimes(std::vector<double> seconds) : seconds_(std::move(seconds)) {
-  TIDEPOOL_CHECK(!seconds_.empty() && std::ranges::all_of(seconds_, [](double s) { return s > 0; }),
-                 "a step takes time");
+StepTimes::StepTimes(std::vector<Point> points) : points_(std::move(points)) {
+  TIDEPOOL_CHECK(!points_.empty() && points_.front().rows > 0, "at least one number of rows is known");
+  for (size_t i = 0; i < points_.size(); ++i) {
+    TIDEPOOL_CHECK(points_[i].seconds > 0, "a step takes time");
+    TIDEPOOL_CHECK(i == 0 || points_[i - 1].rows < points_[i].rows, "rows ascend");
+  }
+}
+
+StepTimes::Place StepTimes::place(size_t rows) const {
+  const auto at = std::ranges::lower_bound(points_, rows, {}, &Point::rows);
+  const auto index = static_cast<size_t>(at - points_.begin());
+  if (at == points_.end()) return {index - 1, index - 1, 0};
+  if (at->rows == rows || index == 0) return {index, index, 0};
+  const size_t below = points_[index - 1].rows;
+  return {index - 1, index, static_cast<double>(rows - below) / static_cast<double>(at->rows - below)};
 }
 
 double StepTimes::seconds(size_t rows) const {
   if (rows == 0) return 0;
-  if (rows <= seconds_.size()) return seconds_[rows - 1];
-  const double last = seconds_.back();
-  const double slope = seconds_.size() == 1 ? last : std::max(last - seconds_[seconds_.size() - 2], 0.0);
-  return last + slope * static_cast<double>(rows - seconds_.size());
+  const Point& last = points_.back();
+  if (rows > last.rows) {
+    const Point before = points_.size() == 1 ? Point{} : points_[points_.size() - 2];
+    const double slope = std::max(last.seconds - before.seconds, 0.0) / static_cast<double>(last.rows - before.rows);
+    return last.seconds + slope * static_cast<double>(rows - last.rows);
+  }
+  const auto [below, above, share] = place(rows);
+  return points_[below].seconds + share * (points_[above].seconds - points_[below].seconds);
 }
 
 void StepTimes::note(size_t rows, double seconds) {
-  if (rows == 0 || rows > seconds_.size() || seconds <= 0) return;
-  double& known = seconds_[rows - 1];
-  known += kNewShare * (seconds - known);
+  if (rows == 0 || rows > points_.back().rows || seconds <= 0) return;
+  const auto [below, above, share] = place(rows);
+  if (points_[below].measurements == 0 && points_[above].measurements == 0) {
+    const double scale = seconds / this->seconds(rows);
+    for (Point& point : points_) {
+      if (point.measurements == 0) point.seconds *= scale;
+    }
+  }
+  const double error = seconds - this->seconds(rows);
+  const auto move = [&](Point& point, double weight) {
+    point.seconds += new_share(point.measurements) * weight * error;
+    if (weight >= 0.5) ++point.measurements;
+  };
+  move(points_[below], 1 - share);
+  if (above != below) move(points_[above], share);
+}
+
+int64_t StepTimes::measurements(size_t rows) const {
+  const auto [below, above, share] = place(rows);
+  return points_[share < 0.5 ? below : above].measurements;
 }
 
 WeightCosts weight_costs(const ModelConfig& config, size_t rows_max) {
@@ -110,8 +156,13 @@ DraftPlanner::DraftPlanner(StepTimes times, double draft_seconds, Costs costs)
     : times_(std::move(times)), draft_seconds_(draft_seconds), costs_(costs) {}
 
 bool DraftPlanner::wants_drafts(size_t sequences) const {
-  if (debt_ > kDebtStepsMax * times_.seconds(sequences)) return false;
+  if (is_off_) return false;
+  if (costs_ == Costs::kMeasured && times_.measurements(sequences) < kPlainSteps) return false;
   return (drafted_steps_ + 1) % kDraftedStepsInARow != 0;
+}
+
+bool DraftPlanner::wants_rows(size_t sequences) const {
+  return !is_off_ || debt_ <= kDebtShare * kWarmUpSteps * times_.seconds(sequences);
 }
 
 std::vector<double> DraftPlanner::calibrated(std::span<const double> survival) const {
@@ -136,14 +187,22 @@ std::vector<size_t> DraftPlanner::choose_lengths(std::span<const std::span<const
   return choose_draft_lengths(views, times_, draft_seconds_);
 }
 
+void DraftPlanner::note_times(const Step& step) {
+  const auto is_measured = [](const StepTimes::Point& point) { return point.measurements > 0; };
+  if (std::ranges::none_of(times_.points(), is_measured)) draft_seconds_ *= step.seconds / times_.seconds(step.rows);
+  times_.note(step.rows, step.seconds);
+  if (step.is_drafted) draft_seconds_ += new_share(draft_measurements_++) * (step.draft_seconds - draft_seconds_);
+}
+
 void DraftPlanner::note(const Step& step) {
   const bool is_measured = costs_ == Costs::kMeasured;
+  if (is_measured) note_times(step);
   const double seconds = is_measured ? step.seconds : times_.seconds(step.rows);
-  if (is_measured) times_.note(step.rows, seconds);
   if (!step.is_drafted) {
     // The next step is drafted again: this one has refreshed the comparison.
     if ((drafted_steps_ + 1) % kDraftedStepsInARow == 0) ++drafted_steps_;
-    debt_ = std::max(debt_ - kDebtShare * seconds, 0.0);
+    if (debt_ > 0) debt_ = std::max(debt_ - kDebtShare * seconds, 0.0);
+    if (debt_ <= 0) is_off_ = false;
     // What was seen long ago says little: a head that failed gets another chance to show that it does not.
     for (Calibration& seen : calibration_) {
       seen.expected += (1 - kMemory) * (kPriorDrafts - seen.expected);
@@ -153,10 +212,11 @@ void DraftPlanner::note(const Step& step) {
   }
   ++drafted_steps_;
   const double draft_seconds = is_measured ? step.draft_seconds : draft_seconds_;
-  draft_seconds_ += kNewShare * (draft_seconds - draft_seconds_);
-  const double plain = times_.seconds(step.sequences) / static_cast<double>(step.sequences);
-  const double lost = seconds + draft_seconds - plain * static_cast<double>(step.tokens);
-  debt_ = std::max(debt_ + lost, 0.0);
+  const double plain = times_.seconds(step.sequences);
+  const double lost =
+      seconds + draft_seconds - plain * static_cast<double>(step.tokens) / static_cast<double>(step.sequences);
+  debt_ = std::max(debt_ + lost, -kCreditStepsMax * plain);
+  if (debt_ > kDebtStepsMax * plain) is_off_ = true;
 }
 
 void DraftPlanner::note_drafts(std::span<const double> survival, size_t accepted) {

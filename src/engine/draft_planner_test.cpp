@@ -15,12 +15,22 @@ namespace {
 
 using testing::ElementsAre;
 
+/// Of 1, 2, 3, ... rows, as measured.
+StepTimes step_times(const std::vector<double>& seconds) {
+  std::vector<StepTimes::Point> points;
+  points.reserve(seconds.size());
+  for (const double each : seconds)
+    points.push_back({points.size() + 1, each, 10});
+  return StepTimes(points);
+}
+
 /// Step times of a machine on which every row costs the same share of a step.
 StepTimes linear_times(double first, double each_more, size_t rows = 6) {
   std::vector<double> seconds;
+  seconds.reserve(rows);
   for (size_t i = 0; i < rows; ++i)
     seconds.push_back(first + each_more * static_cast<double>(i));
-  return StepTimes(seconds);
+  return step_times(seconds);
 }
 
 std::vector<size_t> choose(const std::vector<std::vector<double>>& survival, const StepTimes& times,
@@ -30,19 +40,53 @@ std::vector<size_t> choose(const std::vector<std::vector<double>>& survival, con
 }
 
 TEST(StepTimes, GoOnAlongTheLastDifference) {
-  const StepTimes times({1, 1.5, 2.5});
+  const StepTimes times = step_times({1, 1.5, 2.5});
   EXPECT_DOUBLE_EQ(times.seconds(1), 1);
   EXPECT_DOUBLE_EQ(times.seconds(3), 2.5);
   EXPECT_DOUBLE_EQ(times.seconds(5), 4.5);
-  EXPECT_DOUBLE_EQ(StepTimes({2}).seconds(3), 6);
+  EXPECT_DOUBLE_EQ(step_times({2}).seconds(3), 6);
+}
+
+TEST(StepTimes, LieOnLinesBetweenPoints) {
+  const StepTimes times({{2, 1, 1}, {6, 3, 1}, {16, 4, 1}});
+  EXPECT_DOUBLE_EQ(times.seconds(1), 1);  // less than anything known: as the first
+  EXPECT_DOUBLE_EQ(times.seconds(3), 1.5);
+  EXPECT_DOUBLE_EQ(times.seconds(11), 3.5);
+  EXPECT_DOUBLE_EQ(times.seconds(26), 5);
 }
 
 TEST(StepTimes, FollowWhatIsMeasured) {
-  StepTimes times({1, 1.5});
+  StepTimes times = step_times({1, 1.5});
   for (int i = 0; i < 100; ++i)
     times.note(2, 3);
   EXPECT_NEAR(times.seconds(2), 3, 0.01);
   EXPECT_DOUBLE_EQ(times.seconds(1), 1);
+}
+
+/// Between two points both follow, and what was measured comes out.
+TEST(StepTimes, FollowWhatIsMeasuredBetweenPoints) {
+  StepTimes times({{8, 1, 10}, {16, 2, 10}});
+  for (int i = 0; i < 100; ++i)
+    times.note(10, 5);
+  EXPECT_NEAR(times.seconds(10), 5, 0.01);
+  EXPECT_GT(times.seconds(8), times.seconds(16));  // the nearer one most
+}
+
+/// Estimates are ratios: a first measurement gives all of them their size, and those that follow correct one each.
+TEST(StepTimes, EstimatesTakeTheirScaleFromTheFirstMeasurement) {
+  StepTimes times({{1, 100, 0}, {2, 150, 0}, {4, 300, 0}});
+  times.note(1, 2);
+  EXPECT_DOUBLE_EQ(times.seconds(1), 2);
+  EXPECT_DOUBLE_EQ(times.seconds(2), 3);
+  EXPECT_DOUBLE_EQ(times.seconds(4), 6);
+  EXPECT_EQ(times.measurements(1), 1);
+  EXPECT_EQ(times.measurements(4), 0);
+  times.note(1, 4);
+  EXPECT_DOUBLE_EQ(times.seconds(1), 3);  // the mean of two
+  EXPECT_DOUBLE_EQ(times.seconds(4), 6);
+  times.note(4, 5);
+  EXPECT_DOUBLE_EQ(times.seconds(4), 5);
+  EXPECT_DOUBLE_EQ(times.seconds(1), 3);
 }
 
 TEST(DraftLengths, SureDraftsOnACheapMachineAreAllTaken) {
@@ -61,7 +105,7 @@ TEST(DraftLengths, TurnWhereTheRateTurns) {
 
 /// Two rows are as dear as three: one draft is not worth its row, but two are worth theirs.
 TEST(DraftLengths, ReachAcrossAStepOfTheCosts) {
-  EXPECT_THAT(choose({{0.6, 0.55}}, StepTimes({1, 1.9, 1.9}), 0), ElementsAre(2));
+  EXPECT_THAT(choose({{0.6, 0.55}}, step_times({1, 1.9, 1.9}), 0), ElementsAre(2));
 }
 
 TEST(DraftLengths, EqualTheBestOfAllChoices) {
@@ -77,7 +121,7 @@ TEST(DraftLengths, EqualTheBestOfAllChoices) {
     std::vector<double> seconds = {1};
     while (seconds.size() < 12)
       seconds.push_back(seconds.back() + 0.4 * unit());
-    const StepTimes times(seconds);
+    const StepTimes times = step_times(seconds);
     const double draft_seconds = 0.3 * unit();
     const auto rate = [&](const std::vector<size_t>& lengths) {
       double tokens = 0;
@@ -173,13 +217,66 @@ TEST(DraftPlanner, DraftsAreTriedAgainWhenTheTextBecomesEasy) {
   EXPECT_GT(hard.run(planner), 1.5);
 }
 
+/// Half a second's worth of short steps, as of a small model: drafts that do not pay cost it two steps and half a per
+/// cent, whether the costs were measured before or are learnt on the way.
+TEST(DraftPlanner, ShortAnswersAreAsFastAsWithoutDrafts) {
+  const Simulation simulation{linear_times(1, 0.75), 0.65, 0, 0.6};
+  for (const bool is_profiled : {true, false}) {
+    std::vector<StepTimes::Point> points = linear_times(1, 0.1).points();
+    for (StepTimes::Point& point : points)
+      point.measurements = 0;
+    DraftPlanner planner(is_profiled ? simulation.times : StepTimes(points), 0.1, DraftPlanner::Costs::kMeasured);
+    EXPECT_GT(simulation.run(planner, 900), 0.99) << is_profiled;
+  }
+}
+
+/// Nothing is drafted before it is known what a step without drafts takes.
+TEST(DraftPlanner, EstimatedCostsWaitForPlainSteps) {
+  DraftPlanner planner(StepTimes({{1, 10, 0}, {6, 25, 0}}), 2, DraftPlanner::Costs::kMeasured);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(planner.wants_drafts(1)) << i;
+    EXPECT_TRUE(planner.wants_rows(1)) << i;
+    planner.note({.seconds = 0.1});
+  }
+  EXPECT_TRUE(planner.wants_drafts(1));
+  EXPECT_DOUBLE_EQ(planner.draft_seconds(), 0.02);  // a fifth of a step, as was estimated
+  EXPECT_DOUBLE_EQ(planner.times().seconds(6), 0.25);
+}
+
+/// While drafts are off, their windows are not written; they are full again when the next try comes.
+TEST(DraftPlanner, RowsAreWrittenWellBeforeTheNextTry) {
+  DraftPlanner planner(linear_times(1, 0.5), 0.5, DraftPlanner::Costs::kMeasured);
+  while (planner.wants_drafts(1))
+    planner.note({.rows = 6, .tokens = 1, .seconds = 3.5, .draft_seconds = 0.5, .is_drafted = true});
+  int64_t without_rows = 0;
+  int64_t with_rows = 0;
+  while (!planner.wants_drafts(1)) {
+    EXPECT_TRUE(with_rows == 0 || planner.wants_rows(1));  // they do not stop again
+    ++(planner.wants_rows(1) ? with_rows : without_rows);
+    planner.note({.seconds = 1});
+  }
+  EXPECT_GT(without_rows, 200);
+  EXPECT_GE(with_rows, 128);
+  EXPECT_LE(with_rows, 129);
+}
+
+/// What one more row costs follows from the batch: with eight sequences in the pass the machine is at its limit, and
+/// drafts that pay for one sequence do not.
+TEST(DraftLengths, FollowTheTimesOfTheBatch) {
+  const StepTimes times({{1, 1, 1}, {6, 1.2, 1}, {8, 1.3, 1}, {16, 4, 1}, {48, 12, 1}});
+  const std::vector<double> likely = {0.8, 0.7, 0.6, 0.5, 0.4};
+  EXPECT_THAT(choose({likely}, times, 0.1), ElementsAre(5));
+  EXPECT_THAT(choose(std::vector(8, likely), times, 0.1), testing::Each(0));
+}
+
 TEST(DraftPlanner, NominalCostsListenToNoClock) {
   const Model model = golden::load_model("ckpt", [] {
     ModelOptions options;
     options.has_drafts = true;
     return options;
   }());
-  DraftPlanner planner = nominal_draft_planner(model);
+  DraftPlanner planner = estimated_draft_planner(model, DraftPlanner::Costs::kNominal);
+  EXPECT_TRUE(planner.wants_drafts(1));
   const double before = planner.times().seconds(3);
   planner.note({.rows = 3, .tokens = 1, .seconds = 1e12, .draft_seconds = 1e12, .is_drafted = true});
   EXPECT_EQ(planner.times().seconds(3), before);
@@ -210,22 +307,60 @@ TEST(DraftPlanner, WeightCostsOfTheReleasedModel) {
   EXPECT_NEAR(costs.draft / costs.steps[0], 0.25, 0.05);
 }
 
-/// A clock that goes on by a second at every look: the profile ends when its budget is used up, and knows all counts.
-TEST(DraftProfile, EndsWithItsBudget) {
-  ModelOptions options;
-  options.has_drafts = true;
-  const Model model = golden::load_model("ckpt", options);
-  ThreadPool pool(1);
-  const Runtime runtime{pool, kernels::select_kernels("auto")};
-  Arena arena;
-  double now = 0;
-  const DraftClock clock = [&] { return std::chrono::duration<double>(now += 1); };
-  const DraftPlanner planner = profile_drafts(model, runtime, arena, clock, std::chrono::seconds(10));
-  EXPECT_LE(now, 20);
-  EXPECT_EQ(planner.times().known_rows(), 6U);
+/// Profiles the golden model by a clock that goes on by a second at every look.
+class DraftProfile : public testing::Test {
+ protected:
+  DraftPlanner profile(size_t sequences_max, double budget_seconds) {
+    const DraftClock clock = [this] { return std::chrono::duration<double>(now_ += 1); };
+    return profile_drafts(model_, runtime_, arena_, clock,
+                          {.sequences_max = sequences_max, .budget = std::chrono::duration<double>(budget_seconds)});
+  }
+  static std::vector<size_t> rows_of(const StepTimes& times) {
+    std::vector<size_t> rows;
+    for (const StepTimes::Point& point : times.points())
+      rows.push_back(point.rows);
+    return rows;
+  }
+
+  Model model_ = golden::load_model("ckpt", [] {
+    ModelOptions options;
+    options.has_drafts = true;
+    return options;
+  }());
+  ThreadPool pool_{1};
+  Runtime runtime_{pool_, kernels::select_kernels("auto")};
+  Arena arena_;
+  double now_ = 0;
+};
+
+TEST_F(DraftProfile, EndsWithItsBudget) {
+  const DraftPlanner planner = profile(1, 10);
+  EXPECT_LE(now_, 20);
+  EXPECT_THAT(rows_of(planner.times()), ElementsAre(1, 2, 3, 4, 5, 6));
   for (size_t rows = 1; rows <= 6; ++rows)
     EXPECT_GT(planner.times().seconds(rows), 0);
+  EXPECT_GT(planner.times().measurements(6), 0);
+  EXPECT_EQ(planner.times().measurements(4), 0);  // came too late
   EXPECT_GT(planner.draft_seconds(), 0);
+}
+
+/// Every pass takes one look of the clock, so with time enough all times are a second, estimates included.
+TEST_F(DraftProfile, MeasuresBatchesOfSeveralSequencesUpToAllTheirRows) {
+  const DraftPlanner planner = profile(5, 1e6);
+  EXPECT_THAT(rows_of(planner.times()), ElementsAre(1, 2, 3, 4, 5, 6, 8, 16, 30));
+  for (size_t rows = 1; rows <= 30; ++rows) {
+    EXPECT_DOUBLE_EQ(planner.times().seconds(rows), 1) << rows;
+    EXPECT_GT(planner.times().measurements(rows), 0) << rows;
+  }
+  EXPECT_DOUBLE_EQ(planner.draft_seconds(), 1);
+}
+
+/// What lies beyond the budget follows the weights' bytes from the last count that was measured.
+TEST_F(DraftProfile, EstimatesBatchesThatItHasNoTimeFor) {
+  const DraftPlanner planner = profile(5, 12);
+  const WeightCosts costs = weight_costs(model_.config(), 30);
+  EXPECT_EQ(planner.times().measurements(30), 0);
+  EXPECT_DOUBLE_EQ(planner.times().seconds(30), costs.steps[29] / costs.steps[5]);
 }
 
 }  // namespace

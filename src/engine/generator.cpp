@@ -78,7 +78,9 @@ void Generator::read_rows() {
   propose();
   const Arena::Scope scope(engine_.arena);
   const std::vector<InputToken> tokens = speculation_.begin(state_, *last_token_);
-  const std::array<ForwardRequest, 1> request = {ForwardRequest{&state_, tokens, 0, tokens.size()}};
+  const bool keeps_draft_rows = drafting_.planner == nullptr || drafting_.planner->wants_rows(1);
+  const std::array<ForwardRequest, 1> request = {
+      ForwardRequest{&state_, tokens, 0, tokens.size(), {}, keeps_draft_rows}};
   const std::chrono::duration<double> start = drafting_.clock();
   const Span2d<const float> logits = forward(engine_.model, engine_.runtime, engine_.arena, request);
   step_.seconds = (drafting_.clock() - start).count();

@@ -46,7 +46,7 @@ void Loop::run_batch() {
   } catch (const Error& error) {
     // The sequences hold positions that were not computed; none can go on.
     for (const Row& row : rows)
-      if (row.job->stage != Job::Stage::kEnded) end_job(*row.job, RequestRecord::End::kError, error);
+      if (row.job->stage != Job::Stage::kEnded) end_job(*row.job, error);
     return;
   }
   const ForwardRecord record = note_forward(rows, std::chrono::duration<double>(now() - begin).count());
@@ -68,7 +68,7 @@ std::vector<Loop::Row> Loop::prepare_rows(std::vector<Row> planned) {
       try {
         row.image_rows = images->rows(choice.state->length(), choice.state->length() + row.tokens);
       } catch (const Error& error) {
-        end_job(*row.job, RequestRecord::End::kError, error);
+        end_job(*row.job, error);
         continue;
       }
     }
@@ -85,6 +85,7 @@ Span2d<const float> Loop::run_rows(const std::vector<Row>& rows) {
     SequenceState& state = *row.job->choices[row.choice].state;
     ForwardRequest request;
     request.state = &state;
+    request.keeps_draft_rows = keeps_draft_rows(*row.job, rows.size());
     if (row.job->stage == Job::Stage::kReading) {
       const auto begin = static_cast<size_t>(state.length());
       request.tokens = std::span(row.job->request.prompt).subspan(begin, static_cast<size_t>(row.tokens));
@@ -108,7 +109,6 @@ ForwardRecord Loop::note_forward(const std::vector<Row>& rows, double seconds) {
     (row.job->stage == Job::Stage::kReading ? record.prompt_tokens : record.decode_rows) += row.tokens;
   budget_.note(record.prompt_tokens, record.decode_rows, seconds);
   ++forward_calls_;
-  if (options_.observer) options_.observer->on_forward(record);
   return record;
 }
 
@@ -212,7 +212,7 @@ void Loop::deliver(const Draw& draw) {
     return;
   }
   if (job.stage == Job::Stage::kEnded) return;
-  if (draw.error) return end_job(job, RequestRecord::End::kError, draw.error);
+  if (draw.error) return end_job(job, draw.error);
   publish(job, job.choices[draw.choice]);
 }
 
@@ -221,23 +221,12 @@ std::optional<FinishReason> Loop::deliver_step(Job& job, size_t index, const Gen
   Choice& choice = job.choices[index];
   choice.last_token = step.token->id;
   ++choice.delivered;
-  note_token_times(job, choice);
+  if (!job.first_token_at) job.first_token_at = now();
   auto verdict = SequenceListener::Verdict::kGoOn;
   job.gate.call([&](SequenceListener& listener) { verdict = listener.on_token(index, *step.token, step.finish); });
   if (verdict == SequenceListener::Verdict::kEnough && step.finish != FinishReason::kStopToken)
     return FinishReason::kStopText;
   return step.finish;
-}
-
-void Loop::note_token_times(Job& job, Choice& choice) {
-  const auto seconds = [](Clock::duration duration) { return std::chrono::duration<double>(duration).count(); };
-  const Clock::time_point at = now();
-  if (!job.first_token_at) {
-    job.first_token_at = at;
-    if (options_.observer) options_.observer->on_first_token(seconds(at - job.arrived_at));
-  }
-  if (choice.delivered > 1 && options_.observer) options_.observer->on_token_gap(seconds(at - choice.last_token_at));
-  choice.last_token_at = at;
 }
 
 }  // namespace tidepool::scheduling

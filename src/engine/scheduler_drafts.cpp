@@ -15,7 +15,8 @@ void Loop::start_drafting() {
   drafter_.emplace(engine_.model, engine_.runtime, draft_arena_);
   if (!is_auto) return;
   try {
-    planner_.emplace(profile_drafts(engine_.model, engine_.runtime, draft_arena_, steady_draft_clock()));
+    planner_.emplace(profile_drafts(engine_.model, engine_.runtime, draft_arena_, steady_draft_clock(),
+                                    {.sequences_max = options_.max_num_seqs}));
   } catch (const Error& error) {
     log_warning("nothing is drafted, as the draft head fails: {}", error.what());
     drafter_.reset();
@@ -37,6 +38,14 @@ std::vector<Loop::Row> Loop::choices_to_draft() {
     }
   }
   return choices;
+}
+
+/// Whether drafts may follow what is read of a job now. The rows of a prompt are always kept: they cost next to
+/// nothing.
+bool Loop::keeps_draft_rows(const Job& job, size_t sequences) const {
+  if (!drafter_ || !planner_) return drafter_.has_value();
+  if (!job.request.generation.sampling.is_greedy()) return false;
+  return job.stage == Job::Stage::kReading || planner_->wants_rows(sequences);
 }
 
 void Loop::propose_drafts() {
@@ -97,8 +106,6 @@ void Loop::note_drafts(const std::vector<Draw>& draws, const ForwardRecord& reco
   for (const Draw& draw : draws) {
     step.tokens += draw.steps.size();
     if (draw.drafted == 0) continue;
-    if (options_.observer)
-      options_.observer->on_drafts(static_cast<int64_t>(draw.drafted), static_cast<int64_t>(draw.accepted));
     if (planner_) planner_->note_drafts(draw.survival, draw.accepted);
   }
   if (planner_ && record.prompt_tokens == 0 && step.tokens > 0) planner_->note(step);

@@ -59,7 +59,6 @@ struct Choice {
   int64_t published = 0;                ///< tokens of the sequence
   int64_t delivered = 0;                ///< tokens that the listener has heard of
   uint64_t last_service = 0;
-  Clock::time_point last_token_at{};
   SequenceListener::ChoiceEnd end{};
 
   [[nodiscard]] bool is_over() const { return !state; }
@@ -77,7 +76,6 @@ struct Job {
 
   enum class Stage : uint8_t { kWaiting, kLoading, kReading, kWriting, kEnded } stage = Stage::kWaiting;
   uint64_t arrival = 0;
-  Clock::time_point arrived_at{};
   std::optional<Clock::time_point> admitted_at{};
   std::optional<Clock::time_point> first_token_at{};
 
@@ -85,6 +83,8 @@ struct Job {
   std::optional<Error> load_error{};          ///< by the loader
   CacheReport report{};
   KvCache::Reservation reservation{};
+  /// While it waits for memory: blocks of its prompt that others held anyway when it was looked up.
+  std::optional<int64_t> shared_blocks{};
   std::vector<Choice> choices{};  ///< one until the prompt is read
   int64_t decoder_from = 0;
 
@@ -95,6 +95,8 @@ using JobPtr = std::shared_ptr<Job>;
 
 /// What other threads and the scheduler's share. Outlives the scheduler as long as a ticket does.
 struct Mailbox {
+  /// Turns of the scheduler's thread. Relaxed: whoever reads it looks for change only.
+  std::atomic<uint64_t> turns = 0;
   mutable std::mutex mutex;
   std::condition_variable news;  ///< for the scheduler's thread
   std::condition_variable idle;  ///< nothing is queued or under way
@@ -114,6 +116,13 @@ struct Mailbox {
 /// that begin alike need not wait for the end, little memory is in use that is not counted as pages, and the keys of
 /// the whole text are not hashed for every step.
 inline constexpr int64_t kPublishEvery = 32 * kBlockTokens;
+
+/// One forward call.
+struct ForwardRecord {
+  int64_t prompt_tokens = 0;
+  int64_t decode_rows = 0;
+  double seconds = 0;
+};
 
 /// Looks prompts up in the cache, which may read from disk, while sequences go on.
 class Loader {
@@ -163,7 +172,10 @@ class Loop {
   [[nodiscard]] size_t used_slots() const;
   void start(const JobPtr& job, SequenceState state);
   void begin_reading(Job& job, SequenceState state);
+  [[nodiscard]] int64_t tokens_needed(const Job& job) const;
   [[nodiscard]] bool reserve(Job& job, const SequenceState& state) const;
+  void wait_for_memory(const JobPtr& job, SequenceState state);
+  [[nodiscard]] bool has_memory_for(const Job& job) const;
 
   // A forward call (scheduler_batch.cpp).
   struct Row {
@@ -195,20 +207,20 @@ class Loop {
   void deliver(const Draw& draw);
   void publish(Job& job, Choice& choice) const;
   [[nodiscard]] std::optional<FinishReason> deliver_step(Job& job, size_t choice, const GenerationStep& step);
-  void note_token_times(Job& job, Choice& choice);
 
   // Drafts (scheduler_drafts.cpp).
   void start_drafting();
   void propose_drafts();
   void draft_all(std::span<const DraftingRequest> requests);
+  [[nodiscard]] bool keeps_draft_rows(const Job& job, size_t sequences) const;
   [[nodiscard]] std::vector<Row> choices_to_draft();
   void note_drafts(const std::vector<Draw>& draws, const ForwardRecord& record);
 
   // Ends.
   void end_choice(Job& job, size_t index, FinishReason reason);
-  void end_job(Job& job, RequestRecord::End end, const std::optional<Error>& error);
+  void end_job(Job& job, const std::optional<Error>& error);
   void cancel(Job& job, const Error& error);
-  void record_end(const Job& job, RequestRecord::End end);
+  void note_duration(const Job& job);
 
   Scheduler::Engine engine_;
   const SchedulerOptions& options_;

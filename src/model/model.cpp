@@ -98,15 +98,16 @@ Span2d<const float> forward(const Model& model, const Runtime& runtime, Arena& a
 
   ForwardPass pass = make_pass(arena, std::move(segments), model.pass_shape(), model.ropes());
   pass.probe = probe;
-  const DraftHead* drafts = model.draft_head();
-  if (drafts != nullptr && model.taps().front() < model.layer_table().decoder_begin) pass.taps = make_taps(model, pass);
+  const bool has_draft_rows =
+      model.draft_head() != nullptr && std::ranges::any_of(requests, &ForwardRequest::keeps_draft_rows);
+  if (has_draft_rows && model.taps().front() < model.layer_table().decoder_begin) pass.taps = make_taps(model, pass);
   embed_tokens(model, math, pass);
   run_encoder(model, math, pass);
   ForwardPass decoder_pass = narrow_pass(pass, start_decoder_rows(requests), model.pass_shape(), model.ropes());
   if (decoder_pass.rows == 0) return logits;
-  if (drafts != nullptr && decoder_pass.taps.rows == 0) decoder_pass.taps = make_taps(model, decoder_pass);
+  if (has_draft_rows && decoder_pass.taps.rows == 0) decoder_pass.taps = make_taps(model, decoder_pass);
   run_decoder(model, math, decoder_pass);
-  if (drafts != nullptr) write_draft_rows(model, math, decoder_pass);
+  if (has_draft_rows) write_draft_rows(model, math, decoder_pass);
   compute_logits(model, math, decoder_pass, logits_rows(decoder_pass, requests), logits);
   return logits;
 }

@@ -93,6 +93,9 @@ struct ForwardRequest {
   size_t logits_rows = 0;
   /// Embeddings of the image positions among `tokens`, all of them, in order. Borrowed.
   std::span<const ImageRows> images{};
+  /// Whether drafts may follow: the windows of the draft head, if there is one, are kept up. They may be kept up
+  /// anyway.
+  bool keeps_draft_rows = true;
 };
 
 /// Runs the next tokens of any number of sequences through the model. Results for a sequence do not depend on the

@@ -19,7 +19,7 @@ KvCache::Reservation Conversation::reserve(const SequenceState& state, const Tur
               "the KV of other requests leaves no room for this one; wait until one is over, or raise --kv-ram");
 }
 
-/// How a turn drafts. The machine is measured once, when it first matters.
+/// How a turn drafts. What steps take is learnt as they are made: a profile would take longer than short answers gain.
 Generator::Drafting Conversation::drafting(const TurnRequest& request) {
   const DraftOptions& options = request.drafts;
   const bool is_auto = options.mode == DraftOptions::Mode::kAuto;
@@ -27,10 +27,10 @@ Generator::Drafting Conversation::drafting(const TurnRequest& request) {
   if (!drafter_) drafter_.emplace(model_.model(), model_.runtime(), arena_);
   if (!is_auto) return {.drafter = &*drafter_, .length = options.length};
   if (options.is_repeatable && !request.generation.sampling.is_greedy()) {
-    nominal_planner_ = nominal_draft_planner(model_.model());
+    nominal_planner_ = estimated_draft_planner(model_.model(), DraftPlanner::Costs::kNominal);
     return {.drafter = &*drafter_, .planner = &*nominal_planner_};
   }
-  if (!planner_) planner_ = profile_drafts(model_.model(), model_.runtime(), arena_, steady_draft_clock());
+  if (!planner_) planner_ = estimated_draft_planner(model_.model(), DraftPlanner::Costs::kMeasured);
   return {.drafter = &*drafter_, .planner = &*planner_};
 }
 

@@ -70,8 +70,8 @@ class Conversation {
   KvCache& cache_;
   std::shared_ptr<ImageFeatureCache> features_;
   Arena arena_;
-  std::optional<ModelDrafter> drafter_;          ///< from the first turn that drafts
-  std::optional<DraftPlanner> planner_;          ///< by this machine's step times; from the first turn that wants it
+  std::optional<ModelDrafter> drafter_;  ///< from the first turn that drafts
+  std::optional<DraftPlanner> planner_;  ///< by the step times of earlier turns too; from the first one that drafts
   std::optional<DraftPlanner> nominal_planner_;  ///< of a turn that must be repeatable
 };
 
