@@ -58,11 +58,11 @@ class Leaf {
 /// from `seed`, and of what `loss` returns.
 struct GradientCheck {
   /// Runs the operator; returns what the loss is made of. Null for none.
-  std::function<std::vector<Value<double>>(Tape<double>&)> run;
+  std::function<std::vector<Value<double>>(Tape<double>&)> run{};
   /// Runs an operator that is a loss: returns it, and goes back by itself. Null for none.
-  std::function<double(Tape<double>&)> loss;
+  std::function<double(Tape<double>&)> loss{};
   /// What the derivatives are taken by, with names for messages. Gradients need not be zero at the start.
-  std::vector<std::pair<std::string, Value<double>>> inputs;
+  std::vector<std::pair<std::string, Value<double>>> inputs = {};
   /// Entries tried of each input; all when it has no more.
   size_t entries = 40;
   /// A central difference is off by h^2 / 6 of the third derivative and by the rounding of the loss over h: with losses
