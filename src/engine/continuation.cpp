@@ -97,12 +97,26 @@ std::optional<FinishReason> Continuation::finish_after(int32_t id, int64_t lengt
   return std::nullopt;
 }
 
-DraftedToken Continuation::draft(Sampler& sampler, std::span<const float> logits, size_t ahead,
-                                 std::span<float> weights) const {
+std::optional<DraftedToken> Continuation::draft(Sampler& sampler, std::span<const float> logits, size_t ahead,
+                                                std::span<float> weights) const {
   const int64_t index = count_ + static_cast<int64_t>(ahead);
   SampleRequest request = request_at(logits, index);
   request.draw = random_unit(options_.sampling.seed, static_cast<uint64_t>(index), RandomUse::kDraft);
+  request.constraint = draft_constraint();
   return sampler.draft(request, weights);
+}
+
+LogitsConstraint* Continuation::draft_constraint() const {
+  LogitsConstraint* constraint = options_.constraint;
+  return constraint != nullptr && constraint->can_rollback() ? constraint : nullptr;
+}
+
+void Continuation::follow_draft(int32_t id) const {
+  if (LogitsConstraint* constraint = draft_constraint()) constraint->accept(id);
+}
+
+void Continuation::end_drafts(size_t count) const {
+  if (LogitsConstraint* constraint = draft_constraint()) constraint->rollback(count);
 }
 
 GenerationStep Continuation::take(Sampler& sampler, std::span<const float> logits, int64_t length,

@@ -75,10 +75,14 @@ class Continuation {
   /// `drafted` may propose the token, without influence on its distribution.
   [[nodiscard]] GenerationStep take(Sampler& sampler, std::span<const float> logits, int64_t length,
                                     const DraftedToken* drafted = nullptr);
-  /// Proposes the token `ahead` behind the next one from a draft head's logits, as take() would choose it if nothing
-  /// but logits told it what to; see Sampler::draft.
-  [[nodiscard]] DraftedToken draft(Sampler& sampler, std::span<const float> logits, size_t ahead,
-                                   std::span<float> weights) const;
+  /// Proposes the token `ahead` behind the next one from a draft head's logits, as take() would choose it behind those
+  /// of follow_draft(); see Sampler::draft. Penalties do not see these.
+  [[nodiscard]] std::optional<DraftedToken> draft(Sampler& sampler, std::span<const float> logits, size_t ahead,
+                                                  std::span<float> weights) const;
+  /// What is drafted next comes behind this token: a constraint that can take it back accepts it.
+  void follow_draft(int32_t id) const;
+  /// Takes the `count` tokens back that were followed: all of them, before anything is taken.
+  void end_drafts(size_t count) const;
 
   /// Tokens of output so far.
   [[nodiscard]] int64_t count() const { return count_; }
@@ -86,6 +90,8 @@ class Continuation {
   [[nodiscard]] const GenerationOptions& options() const { return options_; }
 
  private:
+  /// The constraint, if drafts can be held to it.
+  [[nodiscard]] LogitsConstraint* draft_constraint() const;
   [[nodiscard]] SampledToken sample(Sampler& sampler, std::span<const float> logits, int64_t length,
                                     const DraftedToken* drafted) const;
   [[nodiscard]] SampleRequest request_at(std::span<const float> logits, int64_t index) const;

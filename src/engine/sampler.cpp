@@ -124,9 +124,14 @@ SampledToken Sampler::sample(const SampleRequest& request) {
 }
 
 int32_t Sampler::choose(const SampleRequest& request) {
-  const std::span<const float> logits = adjust(request);
-  if (request.params->is_greedy()) return argmax(logits);
-  weigh(logits, *request.params);
+  const std::optional<std::span<const float>> logits = try_adjust(request);
+  if (!logits) {
+    throw Error(ErrorCode::kNumeric,
+                "no token is left to choose: constraint and forbidden tokens exclude all of them (for a grammar the "
+                "vocabulary needs a token for every byte)");
+  }
+  if (request.params->is_greedy()) return argmax(*logits);
+  weigh(*logits, *request.params);
   if (request.drafted == nullptr) return draw_token(request.draw);
   const DraftedToken& drafted = *request.drafted;
   double total = 0;
@@ -140,11 +145,12 @@ int32_t Sampler::choose(const SampleRequest& request) {
   return draw_token(request.draw);
 }
 
-DraftedToken Sampler::draft(const SampleRequest& request, std::span<float> weights) {
+std::optional<DraftedToken> Sampler::draft(const SampleRequest& request, std::span<float> weights) {
   check_logits(request.logits);
-  const std::span<const float> logits = adjust(request);
-  if (request.params->is_greedy()) return {.id = argmax(logits)};
-  weigh(logits, *request.params);
+  const std::optional<std::span<const float>> logits = try_adjust(request);
+  if (!logits) return std::nullopt;
+  if (request.params->is_greedy()) return DraftedToken{.id = argmax(*logits)};
+  weigh(*logits, *request.params);
   // What is drawn from are the weights as they are kept, so that they say how likely the token was to the last bit.
   std::ranges::fill(weights, 0.0F);
   DraftedToken result{.weights = weights};
@@ -158,8 +164,9 @@ DraftedToken Sampler::draft(const SampleRequest& request, std::span<float> weigh
   return result;
 }
 
-/// The logits after constraint, bias and penalties; the model's own memory when there are none.
-std::span<const float> Sampler::adjust(const SampleRequest& request) {
+/// The logits after constraint, bias and penalties; the model's own memory when there are none. Nothing when they leave
+/// no token.
+std::optional<std::span<const float>> Sampler::try_adjust(const SampleRequest& request) {
   const SamplingParams& params = *request.params;
   const bool is_plain = request.constraint == nullptr && request.forbidden.empty() && params.logit_bias.empty() &&
                         !params.has_penalties();
@@ -174,9 +181,7 @@ std::span<const float> Sampler::adjust(const SampleRequest& request) {
     TIDEPOOL_CHECK(request.history != nullptr, "penalties need a history");
     request.history->penalise(params, logits_);
   }
-  if (*std::ranges::max_element(logits_) == kImpossible) {
-    throw Error(ErrorCode::kNumeric, "no token is left to choose: constraint and forbidden tokens exclude all of them");
-  }
+  if (*std::ranges::max_element(logits_) == kImpossible) return std::nullopt;
   return logits_;
 }
 

@@ -57,10 +57,16 @@ class LogitsConstraint {
   LogitsConstraint(const LogitsConstraint&) = delete;
   LogitsConstraint& operator=(const LogitsConstraint&) = delete;
 
-  /// Sets the logits of forbidden tokens to -infinity and leaves the others alone. logits [vocab].
+  /// Sets the logits of forbidden tokens to -infinity, be it all of them, and leaves the others alone. logits [vocab].
   virtual void mask(std::span<float> logits) = 0;
   /// The token that was taken.
   virtual void accept(int32_t id) = 0;
+
+  /// Whether accepted tokens can be taken back. Then drafts are held to the constraint while they are made, which saves
+  /// those that it would refuse; otherwise it meets them when they are taken.
+  [[nodiscard]] virtual bool can_rollback() const { return false; }
+  /// Takes back the last `count` tokens accepted.
+  virtual void rollback(size_t count) { (void)count; }
 };
 
 /// A token proposed for a position, and the distribution it was drawn from.
@@ -103,8 +109,9 @@ class Sampler {
   [[nodiscard]] SampledToken sample(const SampleRequest& request);
 
   /// Proposes a token from a draft head's logits, as sample() would take one; `forced`, `drafted` and params'
-  /// top_logprobs do not count. Unless greedy, `weights` [vocab] are filled and become the result's.
-  [[nodiscard]] DraftedToken draft(const SampleRequest& request, std::span<float> weights);
+  /// top_logprobs do not count. Unless greedy, `weights` [vocab] are filled and become the result's. Nothing when
+  /// constraint and forbidden ids leave no token: the sequence may never come here.
+  [[nodiscard]] std::optional<DraftedToken> draft(const SampleRequest& request, std::span<float> weights);
 
  private:
   struct Candidate {
@@ -112,7 +119,7 @@ class Sampler {
     int32_t id = 0;
   };
   [[nodiscard]] int32_t choose(const SampleRequest& request);
-  [[nodiscard]] std::span<const float> adjust(const SampleRequest& request);
+  [[nodiscard]] std::optional<std::span<const float>> try_adjust(const SampleRequest& request);
   void weigh(std::span<const float> logits, const SamplingParams& params);
   [[nodiscard]] int32_t draw_token(double draw) const;
   void subtract_draft(const DraftedToken& drafted);

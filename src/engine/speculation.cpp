@@ -13,6 +13,25 @@
 
 namespace tidepool {
 
+namespace {
+
+/// However proposing ends, constraints forget the tokens proposed.
+class DraftsUnderWay {
+ public:
+  explicit DraftsUnderWay(std::vector<DraftingRequest> requests) : requests_(std::move(requests)) {}
+  DraftsUnderWay(const DraftsUnderWay&) = delete;
+  DraftsUnderWay& operator=(const DraftsUnderWay&) = delete;
+  ~DraftsUnderWay() {
+    for (const DraftingRequest& request : requests_)
+      request.continuation->end_drafts(request.drafts->size());
+  }
+
+ private:
+  std::vector<DraftingRequest> requests_;
+};
+
+}  // namespace
+
 DraftOptions parse_draft_options(std::string_view text) {
   if (text == "off") return {};
   if (text == "auto") return {.mode = DraftOptions::Mode::kAuto};
@@ -65,8 +84,8 @@ ModelDrafter::ModelDrafter(const Model& model, const Runtime& runtime, Arena& ar
 
 /// The token `ahead` of each request, from its row of logits, all at once.
 void ModelDrafter::draft_tokens(std::span<const DraftingRequest> requests, Span2d<float> logits, size_t ahead,
-                                std::vector<DraftedToken>& tokens) {
-  tokens.resize(requests.size());
+                                std::vector<std::optional<DraftedToken>>& tokens) {
+  tokens.assign(requests.size(), std::nullopt);
   const auto draft_one = [&](size_t index, size_t worker) {
     const DraftingRequest& request = requests[index];
     std::span<float> weights;
@@ -100,8 +119,9 @@ void ModelDrafter::propose(std::span<const DraftingRequest> all_requests) {
     rows[i] = i * block;
     previous.push_back(requests[i].last_token);
   }
+  const DraftsUnderWay under_way(requests);
   std::vector<double> survival(requests.size(), 1.0);
-  std::vector<DraftedToken> tokens;
+  std::vector<std::optional<DraftedToken>> tokens;
   for (size_t ahead = 0; !requests.empty(); ++ahead) {
     const Arena::Scope step(arena_);
     const Span2d<float> logits = arena_.matrix(requests.size(), blocks.logits.cols);
@@ -115,14 +135,16 @@ void ModelDrafter::propose(std::span<const DraftingRequest> all_requests) {
     draft_tokens(requests, logits, ahead, tokens);
     size_t kept = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
+      if (!tokens[i]) continue;
       const double confidence = 1 / (1 + std::exp(-static_cast<double>(confidences[i])));
       if (std::isnan(confidence))
         throw Error(ErrorCode::kNumeric, "draft head (--draft off does without it): its confidence is not a number");
-      requests[i].drafts->add(tokens[i], survival[i] * confidence);
+      requests[i].continuation->follow_draft(tokens[i]->id);
+      requests[i].drafts->add(*tokens[i], survival[i] * confidence);
       if (requests[i].drafts->size() == requests[i].most) continue;
       requests[kept] = requests[i];
       rows[kept] = rows[i];
-      previous[kept] = tokens[i].id;
+      previous[kept] = tokens[i]->id;
       survival[kept] = survival[i] * confidence;
       ++kept;
     }

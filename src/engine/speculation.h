@@ -93,7 +93,7 @@ class ModelDrafter final : public Drafter {
 
  private:
   void draft_tokens(std::span<const DraftingRequest> requests, Span2d<float> logits, size_t ahead,
-                    std::vector<DraftedToken>& tokens);
+                    std::vector<std::optional<DraftedToken>>& tokens);
 
   const Model& model_;
   const Runtime& runtime_;

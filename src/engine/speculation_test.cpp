@@ -255,6 +255,113 @@ TEST(Speculation, ConstraintSeesTheTokensTakenAndNoOthers) {
   }
 }
 
+/// The same, which can take tokens back; says nothing of those that it was only asked about.
+class TakingBack final : public LogitsConstraint {
+ public:
+  void mask(std::span<float> logits) override {
+    ++masks;
+    Alternating now;
+    if (!accepted.empty()) now.accept(accepted.back());
+    now.mask(logits);
+  }
+  void accept(int32_t id) override { accepted.push_back(id); }
+  [[nodiscard]] bool can_rollback() const override { return true; }
+  void rollback(size_t count) override {
+    ASSERT_LE(count, accepted.size());
+    accepted.resize(accepted.size() - count);
+  }
+  std::vector<int32_t> accepted;
+  size_t masks = 0;
+};
+
+/// Drafts obey a constraint that can look ahead: each is one that it allows behind those before. So at least as many
+/// are taken as when they meet it only afterwards, and what is written is the same.
+TEST(Speculation, DraftsAreHeldToTheConstraintWhileTheyAreMade) {
+  Bench bench;
+  ModelDrafter drafter(bench.model, bench.runtime, bench.arena);
+  int64_t accepted = 0;
+  int64_t accepted_blindly = 0;
+  for (uint32_t seed = 20; seed < 40; ++seed) {
+    const std::vector<InputToken> prompt = random_prompt(seed);
+    const auto run_constrained = [&](LogitsConstraint& constraint, const Generator::Drafting& drafting) {
+      GenerationOptions options = greedy_options(24);
+      options.constraint = &constraint;
+      SequenceState state = bench.model.new_sequence();
+      return bench.run(state, prompt, options, drafting);
+    };
+    Alternating plain;
+    const Output expected = run_constrained(plain, {});
+    Alternating blind;
+    accepted_blindly += run_constrained(blind, {.drafter = &drafter, .length = 5}).counts.accepted_total();
+    TakingBack looking;
+    const Output output = run_constrained(looking, {.drafter = &drafter, .length = 5});
+    EXPECT_EQ(output.ids, expected.ids);
+    EXPECT_EQ(looking.accepted, output.ids);
+    accepted += output.counts.accepted_total();
+  }
+  EXPECT_GT(accepted, accepted_blindly);
+}
+
+/// Proposes, and looks at what the constraint is left with.
+TEST(Speculation, ProposedTokensObeyTheConstraintAndAreForgotten) {
+  Bench bench;
+  const std::vector<InputToken> prompt = random_prompt(3);
+  SequenceState state = bench.read(prompt);
+  TakingBack constraint;
+  GenerationOptions options = greedy_options(40);
+  options.constraint = &constraint;
+  const Continuation continuation(bench.model.config(), options);
+  constraint.accept(7);
+  ModelDrafter drafter(bench.model, bench.runtime, bench.arena);
+  Drafts drafts;
+  const DraftingRequest request{&state, &continuation, 7, 5, &drafts};
+  drafter.propose({&request, 1});
+  ASSERT_EQ(drafts.size(), 5U);
+  EXPECT_EQ(constraint.masks, 5U);
+  EXPECT_THAT(constraint.accepted, testing::ElementsAre(7));
+  Alternating check;
+  check.accept(7);
+  for (size_t i = 0; i < drafts.size(); ++i) {
+    std::vector<float> logits(500, 0.0F);
+    check.mask(logits);
+    EXPECT_EQ(logits[static_cast<size_t>(drafts.token(i).id)], 0.0F) << i;
+    check.accept(drafts.token(i).id);
+  }
+}
+
+/// Allows three tokens and nothing behind them.
+class ThreeTokens final : public LogitsConstraint {
+ public:
+  void mask(std::span<float> logits) override {
+    if (accepted >= 3) std::ranges::fill(logits, -std::numeric_limits<float>::infinity());
+  }
+  void accept(int32_t /*id*/) override { ++accepted; }
+  [[nodiscard]] bool can_rollback() const override { return true; }
+  void rollback(size_t count) override { accepted -= count; }
+  size_t accepted = 0;
+};
+
+/// Where a constraint leaves nothing, drafts end: whether the output comes there is not theirs to say.
+TEST(Speculation, DraftsEndWhereTheConstraintLeavesNothing) {
+  Bench bench;
+  const std::vector<InputToken> prompt = random_prompt(3);
+  SequenceState state = bench.read(prompt);
+  ThreeTokens constraint;
+  GenerationOptions options = greedy_options(40);
+  options.constraint = &constraint;
+  const Continuation continuation(bench.model.config(), options);
+  const Continuation free(bench.model.config(), greedy_options(40));
+  ModelDrafter drafter(bench.model, bench.runtime, bench.arena);
+  Drafts drafts;
+  Drafts free_drafts;
+  const std::vector<DraftingRequest> requests = {{&state, &continuation, 7, 5, &drafts},
+                                                 {&state, &free, 7, 5, &free_drafts}};
+  drafter.propose(requests);
+  EXPECT_EQ(drafts.size(), 3U);
+  EXPECT_EQ(free_drafts.size(), 5U);
+  EXPECT_EQ(constraint.accepted, 0U);
+}
+
 /// A stop string is found by whoever reads the text: the output is cut inside a block, and what lies behind the cut was
 /// read already. Neither the sequence nor the next turn may know of it.
 TEST(Speculation, OutputCutInsideABlockLeavesTheStateOfTheCut) {
@@ -436,7 +543,7 @@ std::vector<int64_t> toy_outputs(const ToyLanguage& toy, const SamplingParams& p
       int32_t before = last;
       for (size_t i = 0; i < length; ++i) {
         const std::span<float> room = speculation.drafts().weights_for_next(4, length);
-        const DraftedToken token = continuation.draft(sampler, toy.draft[static_cast<size_t>(before)], i, room);
+        const DraftedToken token = *continuation.draft(sampler, toy.draft[static_cast<size_t>(before)], i, room);
         speculation.drafts().add(token, 0.5);
         before = token.id;
       }

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,8 +62,21 @@ class DraftedServiceTest : public service_testing::ServiceTest {
     return request;
   }
 
+  /// Reasons first, then answers in the schema's form; the end of the reasoning is `bias` more likely than the model
+  /// would have it.
+  static ServiceRequest with_reasoning_and_schema(const std::string& text, double bias) {
+    ServiceRequest request = with_schema();
+    ChatRequest& asked = std::get<ChatRequest>(request.prompt);
+    asked.is_thinking = true;
+    asked.messages = std::get<ChatRequest>(chat({text}, 1).prompt).messages;
+    const int32_t border = *drafting_model->tokenizer().find_added_token("</think>");
+    request.sampling.logit_bias = {{border, bias}};
+    return request;
+  }
+
   static constexpr DraftOptions kOff{};
   static constexpr DraftOptions kFive{.mode = DraftOptions::Mode::kFixed, .length = 5};
+  static constexpr DraftOptions kTwo{.mode = DraftOptions::Mode::kFixed, .length = 2};
   static constexpr DraftOptions kAuto{.mode = DraftOptions::Mode::kAuto};
 
   inline static std::unique_ptr<service_testing::RoomyCheckpoint> drafting_checkpoint;
@@ -104,6 +118,35 @@ TEST_F(DraftedServiceTest, GreedyAnswersAreThoseWithoutDrafts) {
     if (drafts.mode != DraftOptions::Mode::kFixed) continue;  // the other may find that they do not pay here
     EXPECT_GT(accepted, 0);
     EXPECT_GT(proposed, accepted);
+  }
+}
+
+/// Known fault 56: drafts that cross the border between reasoning, which is free, and an answer that is held to a
+/// schema. The border falls on different places of a block, and what is written is what is written without drafts.
+TEST_F(DraftedServiceTest, DraftsCrossTheBorderFromReasoningIntoAGrammar) {
+  std::vector<ServiceRequest> requests;
+  for (const double bias : {2.0, 2.5, 3.0, 3.5, 4.0, 100.0}) {
+    for (const std::string text : {"x", "hello", "the quick"})
+      requests.push_back(with_reasoning_and_schema(text, bias));
+  }
+  const std::vector<RecordingListener::ChoiceLog> expected = run_all(*service(kOff), requests);
+  std::set<int64_t> borders;
+  for (const RecordingListener::ChoiceLog& log : expected) {
+    if (log.finish->reason == FinishReason::kMaxTokens) continue;  // never came to the answer
+    EXPECT_TRUE(parse_json(log.completion.content).find("b")->is_bool()) << log.completion.content;
+    borders.insert(log.finish->usage.reasoning_tokens);
+  }
+  EXPECT_GT(borders.size(), 3U);
+  for (const DraftOptions& drafts : {kFive, kTwo, kAuto}) {
+    const std::vector<RecordingListener::ChoiceLog> logs = run_all(*service(drafts), requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_EQ(logs[i].ids, expected[i].ids);
+      EXPECT_EQ(logs[i].completion.content, expected[i].completion.content);
+      EXPECT_EQ(logs[i].completion.reasoning, expected[i].completion.reasoning);
+      EXPECT_EQ(logs[i].finish->reason, expected[i].finish->reason);
+      EXPECT_EQ(logs[i].finish->usage.reasoning_tokens, expected[i].finish->usage.reasoning_tokens);
+    }
   }
 }
 

@@ -20,11 +20,6 @@ void GrammarConstraint::mask(std::span<float> logits) {
   const size_t vocabulary = matcher_.grammar().trie().vocabulary_size();
   TIDEPOOL_CHECK(logits.size() >= vocabulary, "there is a logit for each token of the vocabulary");
   matcher_.fill_mask(words_);
-  if (std::ranges::all_of(words_, [](uint64_t word) { return word == 0; })) {
-    throw Error(ErrorCode::kNumeric, fmt::format("token {} of the output: the grammar allows none of the vocabulary's "
-                                                 "tokens; a vocabulary for it needs a token for every byte",
-                                                 matcher_.accepted_count() + 1));
-  }
   for (size_t i = 0; i < words_.size(); ++i) {
     const std::span<float> stretch = logits.subspan(i * kBits, std::min(kBits, vocabulary - i * kBits));
     if (words_[i] == 0) {

@@ -21,14 +21,15 @@ class GrammarConstraint final : public LogitsConstraint {
  public:
   explicit GrammarConstraint(std::shared_ptr<const CompiledGrammar> grammar);
 
-  /// logits [vocab], at least as many as the vocabulary has tokens. Throws Error(kNumeric) when the grammar allows no
-  /// token that the vocabulary has: only with vocabularies that lack single bytes.
+  /// logits [vocab], at least as many as the vocabulary has tokens. None is left when the grammar allows no token that
+  /// the vocabulary has: only with vocabularies that lack single bytes.
   void mask(std::span<float> logits) override;
   /// Throws Error(kInvalidArgument) when the token is not one that mask() left.
   void accept(int32_t id) override;
 
-  /// Takes back the last `count` tokens, of a draft that was not kept. At most accepted_count().
-  void rollback(size_t count) { matcher_.rollback(count); }
+  [[nodiscard]] bool can_rollback() const override { return true; }
+  /// At most accepted_count().
+  void rollback(size_t count) override { matcher_.rollback(count); }
   [[nodiscard]] size_t accepted_count() const { return matcher_.accepted_count(); }
   /// Whether the output may end here.
   [[nodiscard]] bool can_end() const { return matcher_.can_end(); }
