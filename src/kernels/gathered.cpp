@@ -24,13 +24,13 @@ void products(const GatheredRows<Real>& rows, const Real* right, size_t columns,
 }
 
 template <typename Real>
-void sums(const GatheredRows<Real>& rows, const Real* weights, size_t columns, Real* out) noexcept {
-  const size_t stride = gathered_stride(columns);
+void sums(const GatheredRows<Real>& rows, const Real* weights, size_t weights_stride, size_t columns,
+          Real* out) noexcept {
   std::fill_n(out, columns * rows.width, Real{0});
   for (size_t j = 0; j < rows.count; ++j) {
     for (size_t c = 0; c < columns; ++c) {
       for (size_t i = 0; i < rows.width; ++i)
-        out[c * rows.width + i] += weights[j * stride + c] * rows.rows[j][i];
+        out[c * rows.width + i] += weights[j * weights_stride + c] * rows.rows[j][i];
     }
   }
 }

@@ -53,8 +53,9 @@ struct GatheredKernels {
   /// out[j, c] = rows[j] . right[:, c]; right [width, stride] has zeros behind its columns, out [count, stride].
   void (*products)(const GatheredRows<Real>& rows, const Real* right, size_t columns, Real* out) noexcept;
 
-  /// out[c, :] = sum_j weights[j, c] rows[j]; weights [count, stride], out [columns, width].
-  void (*sums)(const GatheredRows<Real>& rows, const Real* weights, size_t columns, Real* out) noexcept;
+  /// out[c, :] = sum_j weights[j, c] rows[j]; weights' rows are `weights_stride` apart, out [columns, width].
+  void (*sums)(const GatheredRows<Real>& rows, const Real* weights, size_t weights_stride, size_t columns,
+               Real* out) noexcept;
 
   /// rows[j] += sum_c weights[j, c] left[c, :]; weights [count, stride], left [columns, width]. No two rows overlap.
   void (*spread)(Real* const* rows, size_t count, size_t width, const Real* weights, size_t columns,

@@ -62,8 +62,8 @@ TEST(Gathered, EveryVersionMultipliesAsTheReferenceDoes) {
 
       expected.assign(problem.columns * problem.width, 9.0F);
       actual.assign(problem.columns * problem.width, 9.0F);
-      reference.sums(problem.gathered(), problem.weights.data(), problem.columns, expected.data());
-      kernels->sums(problem.gathered(), problem.weights.data(), problem.columns, actual.data());
+      reference.sums(problem.gathered(), problem.weights.data(), stride, problem.columns, expected.data());
+      kernels->sums(problem.gathered(), problem.weights.data(), stride, problem.columns, actual.data());
       expect_near(actual, expected, problem.count);
     }
   }

@@ -105,8 +105,8 @@ TIDEPOOL_INLINE void sum_columns(const GatheredRows<float>& rows, const float* w
       [&](size_t c, size_t column, Vec::F value) { Vec::store(out + c * rows.width + column, value); });
 }
 
-inline void gathered_sums(const GatheredRows<float>& rows, const float* weights, size_t columns, float* out) {
-  const size_t stride = gathered_stride(columns);
+inline void gathered_sums(const GatheredRows<float>& rows, const float* weights, size_t stride, size_t columns,
+                          float* out) {
   size_t c = 0;
   for (; c + kTileSums <= columns; c += kTileSums)
     sum_columns<kTileSums>(rows, weights + c, stride, out + c * rows.width);
@@ -249,8 +249,9 @@ inline void score_panels(const PanelScoreArgs<float>& args) {
 void products(const GatheredRows<float>& rows, const float* right, size_t columns, float* out) noexcept {
   gathered_products(rows, right, columns, out);
 }
-void sums(const GatheredRows<float>& rows, const float* weights, size_t columns, float* out) noexcept {
-  gathered_sums(rows, weights, columns, out);
+void sums(const GatheredRows<float>& rows, const float* weights, size_t weights_stride, size_t columns,
+          float* out) noexcept {
+  gathered_sums(rows, weights, weights_stride, columns, out);
 }
 void spread(float* const* rows, size_t count, size_t width, const float* weights, size_t columns,
             const float* left) noexcept {
