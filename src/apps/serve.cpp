@@ -27,6 +27,7 @@
 #include "server/api_server.h"
 #include "server/json_writer.h"
 #include "session/engine_service.h"
+#include "session/image_fetch.h"
 
 namespace tidepool {
 namespace {
@@ -53,6 +54,7 @@ struct ServeFlags {
   std::string api_key;
   std::vector<std::string> model_names;
   std::vector<std::string> allowed_origins;
+  std::vector<std::string> media_domains;
   size_t max_num_seqs = 16;
   double max_prefill_share = 0.5;
   size_t queue_limit = 256;
@@ -128,6 +130,8 @@ ApiServerOptions server_options(const ServeFlags& flags) {
   options.version = TIDEPOOL_VERSION;
   options.api_key = flags.api_key;
   options.allowed_origins = flags.allowed_origins;
+  // Whoever waits for a link must not keep others from having their requests read.
+  if (!flags.media_domains.empty()) options.http.background_threads += ImageFetchOptions().at_once_max;
   if (flags.request_timeout) options.request_timeout = milliseconds(*flags.request_timeout);
   if (!flags.access_log.empty()) {
     const auto log = std::make_shared<LineFile>(flags.access_log);
@@ -148,6 +152,7 @@ EngineServiceOptions service_options(const ServeFlags& flags, const LoadedModel&
   options.scheduler.replay = parse_replay(flags.engine.replay);
   options.kv = cache_options(flags.cache, model);
   options.repetition_limit = flags.repetition_limit;
+  options.media_hosts = flags.media_domains;
   options.script = flags.script;
   return options;
 }
@@ -247,6 +252,9 @@ void add_server_flags(CLI::App& command, ServeFlags& flags) {
       ->delimiter(',');
   add("--allowed-origins", flags.allowed_origins,
       "origins of web pages elsewhere that may ask, as \"https://example.com\"; * is all")
+      ->delimiter(',');
+  add("--allowed-media-domains", flags.media_domains,
+      "hosts from which pictures are fetched when a request has their links; default: none")
       ->delimiter(',');
   add("--request-timeout", flags.request_timeout, "seconds after which a request is given up; default: never")
       ->check(CLI::PositiveNumber);

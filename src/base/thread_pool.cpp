@@ -68,7 +68,8 @@ struct ThreadPool::Impl {
   static constexpr uint32_t kOpen = 1U << 31;
 
   size_t thread_count = 1;
-  bool is_running = false;  ///< touched by the caller of run() only
+  bool is_running = false;        ///< touched by the caller of run() only
+  std::atomic<uint64_t> runs{0};  ///< relaxed: orders nothing
 
   // The job. Written only while `state` is 0, so no worker reads it then.
   const std::function<void(size_t, size_t)>* body = nullptr;
@@ -175,11 +176,16 @@ size_t ThreadPool::thread_count() const {
   return impl_->thread_count;
 }
 
+uint64_t ThreadPool::runs() const {
+  return impl_->runs.load(std::memory_order_relaxed);
+}
+
 void ThreadPool::run(size_t count, const std::function<void(size_t, size_t)>& body) {
   Impl& impl = *impl_;
   TIDEPOOL_CHECK(!impl.is_running, "ThreadPool::run was called from inside a job or from a second thread");
   if (count == 0) return;
   impl.is_running = true;
+  impl.runs.fetch_add(1, std::memory_order_relaxed);
   impl.body = &body;
   impl.count = count;
   impl.next.store(0, std::memory_order_relaxed);

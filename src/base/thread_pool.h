@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -18,6 +19,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   [[nodiscard]] size_t thread_count() const;
+  /// How often run() was called so far: whether something computes can be told from outside. Any thread.
+  [[nodiscard]] uint64_t runs() const;
 
   /// Calls body(index, worker) for every index in [0, count), each once, spread over the threads, and returns when all
   /// are done. `worker` in [0, thread_count) names the thread, for per-thread scratch. Which thread takes which index

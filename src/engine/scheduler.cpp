@@ -91,6 +91,7 @@ class Scheduler::Impl {
  public:
   Impl(const Engine& engine, SchedulerOptions options)
       : config_(engine.model.config()),
+        pool_(engine.runtime.pool),
         options_(scheduling::complete(std::move(options), config_)),
         mailbox_(std::make_shared<scheduling::Mailbox>()),
         loop_(engine, options_, *mailbox_) {
@@ -111,7 +112,6 @@ class Scheduler::Impl {
   Submitted submit(SequenceRequest request, SequenceListener& listener) {
     finish_request(request);
     const auto job = std::make_shared<scheduling::Job>(std::move(request), listener);
-    job->arrived_at = options_.now();
     {
       const std::lock_guard lock(mailbox_->mutex);
       if (const std::optional<Refusal> refusal = refusal_now()) return *refusal;
@@ -136,7 +136,9 @@ class Scheduler::Impl {
 
   [[nodiscard]] Status status() const {
     const std::lock_guard lock(mailbox_->mutex);
-    return mailbox_->status;
+    Status status = mailbox_->status;
+    status.progress = mailbox_->turns.load(std::memory_order_relaxed) + pool_.runs();
+    return status;
   }
   [[nodiscard]] const SchedulerOptions& options() const { return options_; }
 
@@ -187,6 +189,7 @@ class Scheduler::Impl {
   }
 
   const ModelConfig& config_;
+  const ThreadPool& pool_;
   SchedulerOptions options_;
   std::shared_ptr<scheduling::Mailbox> mailbox_;
   scheduling::Loop loop_;

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "engine/continuation.h"
-#include "engine/engine_observer.h"
 #include "engine/speculation.h"
 #include "kernels/runtime.h"
 #include "kv/kv_cache.h"
@@ -76,7 +75,6 @@ struct SchedulerOptions {
   /// kAuto drafts greedy choices only, as what it decides depends on the others; kFixed drafts every step of all. So no
   /// result depends on neighbours either way. kFixed needs a model with a draft head.
   DraftOptions drafts{};
-  std::shared_ptr<EngineObserver> observer{};                    ///< may be null
   std::function<std::chrono::steady_clock::time_point()> now{};  ///< for tests; steady time otherwise
 };
 
@@ -133,6 +131,9 @@ class Scheduler {
     int64_t waiting = 0;
     bool is_draining = false;
     uint64_t forward_calls = 0;
+    /// Grows as long as the scheduler's thread is alive: with every product inside of a forward call, however long that
+    /// call takes, and every few seconds when there is nothing to do.
+    uint64_t progress = 0;
   };
   [[nodiscard]] Status status() const;
   /// With everything filled in.

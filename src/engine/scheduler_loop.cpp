@@ -70,6 +70,7 @@ milliseconds Loop::wait_limit() const {
 
 /// Takes in what other threads have left, after waiting for it when there is nothing to do. False: stop.
 bool Loop::take_news() {
+  mailbox_.turns.fetch_add(1, std::memory_order_relaxed);
   std::vector<JobPtr> arrivals;
   std::vector<JobPtr> loaded;
   bool has_waited_in_vain = false;
@@ -96,7 +97,7 @@ bool Loop::take_news() {
   for (const JobPtr& job : loaded) {
     if (job->stage != Job::Stage::kLoading) continue;  // ended meanwhile
     if (job->load_error) {
-      end_job(*job, RequestRecord::End::kError, job->load_error);
+      end_job(*job, job->load_error);
       continue;
     }
     job->report = job->resumed->report;
@@ -172,6 +173,10 @@ void Loop::admit() {
     const JobPtr job = waiting_.front();
     if (job->stage != Job::Stage::kEnded) {
       if (used_slots() + job->request.choice_count > options_.max_num_seqs) return;
+      if (!has_memory_for(*job)) {
+        waits_for_memory_ = true;
+        return;
+      }
       active_.push_back(job);
       job->stage = Job::Stage::kLoading;
     }
@@ -189,32 +194,48 @@ void Loop::admit() {
 /// Begins to read the prompt behind what `state` holds; back to the queue when memory does not suffice now.
 void Loop::start(const JobPtr& job, SequenceState state) {
   try {
-    if (!reserve(*job, state)) {
-      waits_for_memory_ = true;
-      std::erase(active_, job);
-      enqueue(job);
-      return;
-    }
+    if (!reserve(*job, state)) return wait_for_memory(job, std::move(state));
   } catch (const Error& error) {
-    end_job(*job, RequestRecord::End::kError, error);
+    end_job(*job, error);
     return;
   }
   begin_reading(*job, std::move(state));
 }
 
-bool Loop::reserve(Job& job, const SequenceState& state) const {
-  if (engine_.cache == nullptr) return true;
+/// Without the state, whose pages would count as used. What it shares with live sequences is remembered, so that the
+/// prompt, which may lie on disk, is looked up again only when there will be room.
+void Loop::wait_for_memory(const JobPtr& job, SequenceState state) {
+  const int64_t tokens = tokens_needed(*job);
+  const int64_t missing = engine_.cache->shortage(state, tokens);
+  state = engine_.model.new_sequence();
+  job->shared_blocks = engine_.cache->shortage(state, tokens) - missing;
+  waits_for_memory_ = true;
+  std::erase(active_, job);
+  enqueue(job);
+}
+
+bool Loop::has_memory_for(const Job& job) const {
+  if (!job.shared_blocks) return true;  // not known before it is looked up
+  return engine_.cache->shortage(engine_.model.new_sequence(), tokens_needed(job)) <= *job.shared_blocks;
+}
+
+/// Prompt and output of all choices.
+int64_t Loop::tokens_needed(const Job& job) const {
   const int64_t length = job.prompt_length();
   const int64_t room = options_.max_model_len - length;
   const int64_t output = std::min(job.request.generation.max_tokens.value_or(room), room);
   // A further choice copies the block in which the prompt ends.
   const auto further = static_cast<int64_t>(job.request.choice_count - 1) * (output + kBlockTokens);
+  return length + output + further;
+}
+
+bool Loop::reserve(Job& job, const SequenceState& state) const {
+  if (engine_.cache == nullptr) return true;
   // All of it is promised, but most requests end long before what they may write: until then it is left to pages that
   // others may come back to.
   const auto partial_blocks = static_cast<int64_t>(job.request.choice_count) * kBlockTokens;
   const int64_t unpublished = kPublishEvery + static_cast<int64_t>(options_.max_num_batched_tokens) + partial_blocks;
-  std::optional<KvCache::Reservation> room_found =
-      engine_.cache->reserve(state, length + output + further, unpublished);
+  std::optional<KvCache::Reservation> room_found = engine_.cache->reserve(state, tokens_needed(job), unpublished);
   if (!room_found) return false;
   job.reservation = std::move(*room_found);
   return true;
@@ -231,7 +252,6 @@ void Loop::begin_reading(Job& job, SequenceState state) {
   continuation.add_prompt(job.request.prompt);
   job.choices.emplace_back(std::move(state), std::move(continuation));
   job.choices.back().published = known;
-  if (options_.observer) options_.observer->on_lookup(job.report);
   publish_status();  // it waits no more
   job.gate.call([&](SequenceListener& listener) { listener.on_start(job.report); });
 }
@@ -247,10 +267,7 @@ void Loop::end_choice(Job& job, size_t index, FinishReason reason) {
   choice.end.drafts = choice.draft_counts;
   job.gate.call([&](SequenceListener& listener) { listener.on_choice_end(index, choice.end); });
   if (!std::ranges::all_of(job.choices, &Choice::is_over)) return;
-  const bool has_full = std::ranges::any_of(job.choices, [](const Choice& each) {
-    return each.end.reason == FinishReason::kMaxTokens || each.end.reason == FinishReason::kContextFull;
-  });
-  end_job(job, has_full ? RequestRecord::End::kLength : RequestRecord::End::kStop, std::nullopt);
+  end_job(job, std::nullopt);
 }
 
 /// Ends a job whose caller has left, or must not wait any longer. What it computed is kept.
@@ -261,11 +278,11 @@ void Loop::cancel(Job& job, const Error& error) {
         engine_.cache->publish(*choice.state, job.request.images, job.request.cache_salt, job.reserved());
     }
   }
-  end_job(job, RequestRecord::End::kAbort, error);
+  end_job(job, error);
 }
 
-void Loop::end_job(Job& job, RequestRecord::End end, const std::optional<Error>& error) {
-  record_end(job, end);
+void Loop::end_job(Job& job, const std::optional<Error>& error) {
+  note_duration(job);
   // One that only waited behind another held nothing that the first of the queue waits for.
   const bool frees_memory = job.stage != Job::Stage::kWaiting || waiting_.empty() || waiting_.front().get() == &job;
   job.stage = Job::Stage::kEnded;
@@ -276,32 +293,13 @@ void Loop::end_job(Job& job, RequestRecord::End end, const std::optional<Error>&
   job.gate.call([&](SequenceListener& listener) { listener.on_end(error); });
 }
 
-void Loop::record_end(const Job& job, RequestRecord::End end) {
-  const auto seconds = [](Clock::duration duration) { return std::chrono::duration<double>(duration).count(); };
-  const Clock::time_point at = now();
-  RequestRecord record;
-  record.end = end;
-  record.prompt_tokens = job.prompt_length();
-  record.cached_tokens = job.report.hit_tokens;
-  for (const Choice& choice : job.choices) {
-    record.generated_tokens += choice.delivered;
-    record.generated_tokens_max = std::max(record.generated_tokens_max, choice.delivered);
-  }
-  record.choices = job.request.choice_count;
-  record.max_tokens = job.request.generation.max_tokens;
-  const Clock::time_point admitted = job.admitted_at.value_or(at);
-  const Clock::time_point first_token = job.first_token_at.value_or(at);
-  record.queue_s = seconds(admitted - job.arrived_at);
-  if (job.first_token_at) record.first_token_s = seconds(first_token - job.arrived_at);
-  record.prefill_s = seconds(first_token - admitted);
-  record.decode_s = seconds(at - first_token);
-  record.total_s = seconds(at - job.arrived_at);
-  if (options_.observer) options_.observer->on_request_end(record);
+/// For the time after which a refused request should come back.
+void Loop::note_duration(const Job& job) {
   if (!job.first_token_at) return;
   constexpr double kNewest = 0.2;  // a running average over the last handful
+  const double taken = std::chrono::duration<double>(now() - *job.admitted_at).count();
   const std::lock_guard lock(mailbox_.mutex);
   double& average = mailbox_.request_seconds;
-  const double taken = record.prefill_s + record.decode_s;
   average = average == 0 ? taken : average + kNewest * (taken - average);
 }
 

@@ -13,7 +13,6 @@
 namespace tidepool {
 namespace {
 
-using scheduler_testing::CountingObserver;
 using scheduler_testing::RecordingListener;
 using scheduler_testing::SchedulerTest;
 using Verdict = SequenceListener::Verdict;
@@ -92,18 +91,13 @@ TEST_F(SchedulerTest, ChoicesShareOnePrefill) {
     what.generation.sampling.seed = 9;
     return what;
   };
-  const auto observer = std::make_shared<CountingObserver>();
   RecordingListener listener;
-  {
-    SchedulerOptions options;
-    options.observer = observer;
-    const std::unique_ptr<Scheduler> one = scheduler(options);
-    SequenceRequest what = make();
-    what.choice_count = 3;
-    const auto ticket = submit(*one, std::move(what), listener);
-    listener.wait();
-  }
-  EXPECT_EQ(observer->prompt_tokens(), 50);
+  const std::unique_ptr<Scheduler> one = scheduler();
+  SequenceRequest shared = make();
+  shared.choice_count = 3;
+  const auto ticket = submit(*one, std::move(shared), listener);
+  listener.wait();
+  EXPECT_THAT(listener.progress, testing::ElementsAre(50));
   ASSERT_EQ(listener.choices.size(), 3U);
   for (uint64_t choice = 0; choice < 3; ++choice) {
     SequenceRequest what = make();
@@ -113,32 +107,24 @@ TEST_F(SchedulerTest, ChoicesShareOnePrefill) {
   EXPECT_NE(listener.choices[0].ids, listener.choices[1].ids);
 }
 
-TEST_F(SchedulerTest, ObserverSeesEveryTokenAndEveryEnd) {
-  const auto observer = std::make_shared<CountingObserver>();
-  {
-    SchedulerOptions options;
-    options.observer = observer;
-    const std::unique_ptr<Scheduler> one = scheduler(options);
-    std::deque<RecordingListener> listeners(3);
-    std::vector<std::unique_ptr<Scheduler::Ticket>> tickets;
-    tickets.reserve(listeners.size());
-    for (RecordingListener& listener : listeners)
-      tickets.push_back(submit(*one, request(prompt(20), 5), listener));
-    for (RecordingListener& listener : listeners)
-      listener.wait();
-  }
-  EXPECT_EQ(observer->prompt_tokens(), 60);
-  EXPECT_EQ(observer->lookups.size(), 3U);
-  EXPECT_EQ(observer->first_tokens.size(), 3U);
-  EXPECT_EQ(observer->gaps.size(), 12U);
-  ASSERT_EQ(observer->ends.size(), 3U);
-  for (const RequestRecord& end : observer->ends) {
-    EXPECT_EQ(end.end, RequestRecord::End::kLength);
-    EXPECT_EQ(end.prompt_tokens, 20);
-    EXPECT_EQ(end.generated_tokens, 5);
-    EXPECT_EQ(end.max_tokens, 5);
-    EXPECT_NEAR(end.total_s, end.queue_s + end.prefill_s + end.decode_s, 1e-9);
-  }
+/// Known fault 80: what shows that the thread is alive grows inside of a forward call, and stands still with the
+/// thread.
+TEST_F(SchedulerTest, ProgressIsSeenInsideOfAForwardCall) {
+  const std::unique_ptr<Scheduler> one = scheduler();
+  RecordingListener listener;
+  uint64_t at_start = 0;
+  uint64_t at_end = 0;
+  uint64_t calls = 0;
+  listener.at_start = [&] { at_start = one->status().progress; };
+  listener.at_prompt = [&](int64_t) {
+    at_end = one->status().progress;
+    calls = one->status().forward_calls;
+    EXPECT_EQ(one->status().progress, at_end);
+  };
+  const auto ticket = submit(*one, request(prompt(100), 1), listener);
+  listener.wait();
+  EXPECT_EQ(calls, 0U) << "the first is not over";
+  EXPECT_GT(at_end - at_start, 20U) << "a layer has several products";
 }
 
 TEST_F(SchedulerTest, ListenerMayEndAChoice) {
@@ -199,16 +185,16 @@ TEST_F(SchedulerTest, ShortPromptDoesNotWaitForALongOne) {
 
 /// Whoever writes takes part in every forward call, however much there is to read.
 TEST_F(SchedulerTest, WritingGoesOnWhileALongPromptIsRead) {
-  const auto observer = std::make_shared<CountingObserver>();
   SchedulerOptions options;
   options.max_num_batched_tokens = 64;
-  options.observer = observer;
   options.now = [] { return std::chrono::steady_clock::time_point(); };  // the share then counts in tokens
+  RecordingListener reader;
+  std::vector<size_t> written;  // when a chunk was read
   {
     const std::unique_ptr<Scheduler> one = scheduler(options);
     RecordingListener writer;
-    RecordingListener reader;
     std::unique_ptr<Scheduler::Ticket> reader_ticket;
+    reader.at_prompt = [&](int64_t) { written.push_back(writer.choices.at(0).ids.size()); };
     writer.at_token = [&](size_t, int32_t) {
       if (!reader_ticket) reader_ticket = submit(*one, request(prompt(300), 1), reader);
       return Verdict::kGoOn;
@@ -217,13 +203,9 @@ TEST_F(SchedulerTest, WritingGoesOnWhileALongPromptIsRead) {
     writer.wait();
     reader.wait();
   }
-  int64_t shared_calls = 0;
-  for (const ForwardRecord& record : observer->forwards) {
-    if (record.prompt_tokens == 0 || record.decode_rows == 0) continue;
-    ++shared_calls;
-    EXPECT_LE(record.prompt_tokens, 32);
-  }
-  EXPECT_EQ(shared_calls, 10);  // 300 tokens by 32
+  EXPECT_THAT(reader.progress, testing::ElementsAre(32, 64, 96, 128, 160, 192, 224, 256, 288, 300));
+  for (size_t chunk = 1; chunk < written.size(); ++chunk)
+    EXPECT_EQ(written[chunk], written[chunk - 1] + 1) << chunk;
 }
 
 TEST_F(SchedulerTest, SmallerPriorityComesFirst) {

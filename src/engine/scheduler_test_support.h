@@ -115,30 +115,6 @@ class Door {
   bool is_open_ = false;
 };
 
-/// Writes down what it is told.
-class CountingObserver final : public EngineObserver {
- public:
-  void on_forward(const ForwardRecord& record) override { forwards.push_back(record); }
-  void on_lookup(const CacheReport& report) override { lookups.push_back(report); }
-  void on_first_token(double seconds) override { first_tokens.push_back(seconds); }
-  void on_token_gap(double seconds) override { gaps.push_back(seconds); }
-  void on_request_end(const RequestRecord& record) override { ends.push_back(record); }
-
-  [[nodiscard]] int64_t prompt_tokens() const {
-    int64_t total = 0;
-    for (const ForwardRecord& record : forwards)
-      total += record.prompt_tokens;
-    return total;
-  }
-
-  // Read them when the scheduler is gone, or on its thread.
-  std::vector<ForwardRecord> forwards;
-  std::vector<CacheReport> lookups;
-  std::vector<double> first_tokens;
-  std::vector<double> gaps;
-  std::vector<RequestRecord> ends;
-};
-
 /// Schedulers on the golden model, and what they are compared with.
 class SchedulerTest : public testing::Test {
  protected:

@@ -145,11 +145,20 @@ KvCache::~KvCache() {
   if (impl_->options.store) offer_rest(*impl_);
 }
 
+namespace {
+
+/// Blocks that a sequence still lacks to hold `tokens` tokens.
+int64_t missing_blocks(const SequenceState& state, int64_t tokens) {
+  const int64_t known = std::max(state.length(), state.global_end()) / kBlockTokens;
+  return std::max<int64_t>((tokens + kBlockTokens - 1) / kBlockTokens - known, 0);
+}
+
+}  // namespace
+
 std::optional<KvCache::Reservation> KvCache::reserve(const SequenceState& state, int64_t tokens,
                                                      std::optional<int64_t> unpublished) {
   impl_->expire();
   const int64_t all = (tokens + kBlockTokens - 1) / kBlockTokens;
-  const int64_t known = std::max(state.length(), state.global_end()) / kBlockTokens;
   const std::lock_guard lock(impl_->mutex);
   PagePool& pages = impl_->pages;
   if (all > pages.limit()) {
@@ -160,13 +169,19 @@ std::optional<KvCache::Reservation> KvCache::reserve(const SequenceState& state,
                             static_cast<double>(impl_->options.ram_bytes) / 0x1p20));
   }
   Reservation result;
-  const int64_t missing = std::max<int64_t>(all - known, 0);
+  const int64_t missing = missing_blocks(state, tokens);
   const int64_t free = unpublished ? (*unpublished + kBlockTokens - 1) / kBlockTokens : missing;
   if (!pages.reserve(missing, free)) return std::nullopt;
   result.cache_ = this;
   result.blocks_ = missing;
   result.free_ = std::min(missing, free);
   return result;
+}
+
+int64_t KvCache::shortage(const SequenceState& state, int64_t tokens) const {
+  const int64_t missing = missing_blocks(state, tokens);
+  const std::lock_guard lock(impl_->mutex);
+  return missing - impl_->pages.promisable(missing);
 }
 
 KvCache::Resumed KvCache::resume(const Query& query) {

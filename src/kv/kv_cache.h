@@ -96,6 +96,9 @@ class KvCache {
   [[nodiscard]] std::optional<Reservation> reserve(const SequenceState& state, int64_t tokens,
                                                    std::optional<int64_t> unpublished = {});
 
+  /// How many blocks are lacking now for reserve() to grant the same; 0: it would.
+  [[nodiscard]] int64_t shortage(const SequenceState& state, int64_t tokens) const;
+
   struct Query {
     CacheText text;  ///< the whole prompt, at least one token
     std::string salt;

@@ -61,6 +61,8 @@ class PagePool {
   /// Bounded blocks that gave way to exact ones while live sequences held them, and still do: they take room, too.
   [[nodiscard]] int64_t displaced() const;
   [[nodiscard]] int64_t reserved() const { return reserved_; }
+  /// How many blocks reserve() would grant, at most `at_most`.
+  [[nodiscard]] int64_t promisable(int64_t at_most) const;
   [[nodiscard]] int64_t limit() const { return limit_; }
   [[nodiscard]] size_t block_bytes() const { return block_bytes_; }
   [[nodiscard]] uint64_t evicted() const { return evicted_; }
@@ -78,7 +80,6 @@ class PagePool {
   };
 
   [[nodiscard]] int64_t room() const { return limit_ - count() - displaced() - free_; }
-  [[nodiscard]] int64_t promisable(int64_t at_most) const;
   /// Makes room for one block, as insert() says. Returns how many reserved ones it used, or nothing.
   [[nodiscard]] std::optional<int64_t> take_room(int64_t reserved, int64_t free);
   void evict(int64_t blocks);

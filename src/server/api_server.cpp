@@ -15,6 +15,7 @@
 #include "server/api_error.h"
 #include "server/chat_completions.h"
 #include "server/completions.h"
+#include "server/engine_watch.h"
 #include "server/generation.h"
 #include "server/id_source.h"
 #include "server/json_writer.h"
@@ -70,6 +71,7 @@ struct ApiServer::Impl {
       : options(std::move(given)),
         access(options.http.host, options.api_key, options.allowed_origins),
         metrics(options.model_names.front()),
+        watch(options.stuck_limit),
         created(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                     .count()) {}
 
@@ -94,6 +96,7 @@ struct ApiServer::Impl {
   void refuse(const ExchangePtr& exchange, const ApiError& error) const;
   void observe(const HttpRequest& request, const HttpOutcome& outcome);
 
+  [[nodiscard]] bool is_stuck(const ServiceStatus& status);
   Service& ready_service() const;
   [[nodiscard]] std::string checked_model(const Json& body, ErrorDialect dialect) const;
   void generate(const ExchangePtr& exchange, ReadCall read_call);
@@ -116,6 +119,7 @@ struct ApiServer::Impl {
   ApiServerOptions options;
   AccessRules access;
   Metrics metrics;
+  EngineWatch watch;
   IdSource ids;
   int64_t created;
   uint64_t weight_bytes = 0;               ///< set before `service`
@@ -357,6 +361,10 @@ void ApiServer::Impl::in_background(const ExchangePtr& exchange, std::function<v
       run();
     } catch (const ApiRefusal& refused) {
       refuse(exchange, refused.error());
+    } catch (const ServiceBusy& busy) {
+      ApiError error = busy_error(busy.busy());
+      error.message = busy.what();
+      refuse(exchange, error);
     } catch (const Error& error) {
       refuse(exchange, refused_error(error));
     }
@@ -387,17 +395,24 @@ void ApiServer::Impl::generate(const ExchangePtr& exchange, ReadCall read_call) 
 
 // --- small routes ---------------------------------------------------------------------------------------------------
 
+bool ApiServer::Impl::is_stuck(const ServiceStatus& status) {
+  return watch.is_stuck(status.progress, options.now ? options.now() : std::chrono::steady_clock::now());
+}
+
+/// Ready: requests are taken.
 void ApiServer::Impl::health(const ExchangePtr& exchange) {
   const Service* serving = service.load(std::memory_order_acquire);
+  const ServiceStatus status = serving == nullptr ? ServiceStatus() : serving->status();
+  const bool has_stuck = serving != nullptr && is_stuck(status);
   HttpAnswer result;
-  if (serving != nullptr && !is_draining && !serving->status().is_draining) {
+  if (serving != nullptr && !has_stuck && !is_draining && !status.is_draining) {
     result.content_type = "";
     return answer(exchange, std::move(result));
   }
   result.status = 503;
   result.headers.push_back({"Retry-After", "5"});
   JsonWriter json(result.body);
-  json.begin_object().field("status", serving == nullptr ? "loading" : "draining");
+  json.begin_object().field("status", serving == nullptr ? "loading" : has_stuck ? "stuck" : "draining");
   if (serving == nullptr) {
     const std::lock_guard lock(progress_mutex);
     json.field("part", loading_part).field("done", loading_done).field("total", loading_total);
@@ -409,10 +424,12 @@ void ApiServer::Impl::health(const ExchangePtr& exchange) {
 // Handlers are members of one type, that of the table of routes, whether they change anything or not.
 // NOLINTBEGIN(readability-make-member-function-const)
 
-/// Alive, whatever the engine is at: this thread answers.
+/// Alive: loading, draining and long prompts are no reason to end the process, an engine that stands still is.
 void ApiServer::Impl::ping(const ExchangePtr& exchange) {
+  const Service* serving = service.load(std::memory_order_acquire);
   HttpAnswer result;
   result.content_type = "";
+  if (serving != nullptr && is_stuck(serving->status())) result.status = 503;
   answer(exchange, std::move(result));
 }
 
@@ -440,7 +457,7 @@ void ApiServer::Impl::show_metrics(const ExchangePtr& exchange) {
   }
   gauges.io_cpu_seconds = http->io_cpu_seconds();
   gauges.open_connections = http->open_connections();
-  gauges.is_ready = serving != nullptr && !is_draining && !gauges.service.is_draining;
+  gauges.is_ready = serving != nullptr && !is_draining && !gauges.service.is_draining && !is_stuck(gauges.service);
   HttpAnswer result;
   result.content_type = "text/plain; version=0.0.4; charset=utf-8";
   result.body = metrics.write(gauges);

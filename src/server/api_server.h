@@ -25,6 +25,11 @@ struct ApiServerOptions {
   std::vector<std::string> allowed_origins;
   /// How long a request may take.
   std::optional<std::chrono::milliseconds> request_timeout;
+  /// How long the engine may make no progress before health checks fail. Any part of a forward call is progress, so
+  /// this is the time of the slowest single product: generous for weights that come from a slow disk.
+  std::chrono::milliseconds stuck_limit{120'000};
+  /// For tests; steady time otherwise. Any thread.
+  std::function<std::chrono::steady_clock::time_point()> now;
   /// Gets a line of JSON per request, without its text. May be empty; called from several threads.
   std::function<void(std::string_view)> access_log;
 };

@@ -297,6 +297,22 @@ TEST_F(ApiServerTest, RefusalComesBeforeTheFirstByteOfAStream) {
   }
 }
 
+TEST_F(ApiServerTest, NoMemoryForPicturesIsAReasonToComeBackOnEveryRoute) {
+  serve(options());
+  service.prepare_busy = Busy{Busy::Reason::kNoMemory, 5};
+  std::vector<std::pair<std::string, std::string>> requests;
+  for (const Dialect& dialect : dialects())
+    requests.emplace_back(dialect.path, dialect.body + "}");
+  requests.emplace_back("/v1/messages/count_tokens", dialects()[3].body + "}");
+  requests.emplace_back("/tokenize", dialects()[0].body + "}");
+  for (const auto& [path, body] : requests) {
+    const Response response = ask(port(), "POST", path, body);
+    EXPECT_EQ(response.status, path.starts_with("/v1/messages") ? 529 : 503) << path;
+    EXPECT_EQ(response.header("Retry-After"), "5") << path;
+    EXPECT_THAT(response.body, HasSubstr("no memory for images now")) << path;
+  }
+}
+
 TEST_F(ApiServerTest, AContextThatIsTooLongIsTheClientsError) {
   serve(options());
   service.prepare_error = Error(ErrorCode::kResourceExhausted, "the prompt has 2000 tokens, the context holds 1024");
@@ -427,6 +443,33 @@ TEST_F(ApiServerTest, AQuietPrefillIsKeptAlive) {
     service.say(request, Kind::kContent, "late");
     EXPECT_THAT(client.read_until("late"), HasSubstr("late"));
   }
+}
+
+/// Known fault 80: a chunk of five minutes is no reason to end the server, as the parts of it are seen; an engine whose
+/// thread stands still is.
+TEST_F(ApiServerTest, HealthTellsAStuckEngineFromABusyOne) {
+  std::atomic<int64_t> seconds = 0;
+  ApiServerOptions watched = options();
+  watched.now = [&] { return std::chrono::steady_clock::time_point(std::chrono::seconds(seconds)); };
+  serve(watched);
+  const auto statuses = [this] {
+    return std::pair(ask(port(), "GET", "/health").status, ask(port(), "GET", "/ping").status);
+  };
+  Client client(port());
+  client.send_request("POST", dialects()[0].path, dialects()[0].body + "}");
+  service.start(service.wait_for_requests(1));
+  for (; seconds < 300; seconds += 60) {
+    ++service.progress;
+    EXPECT_EQ(statuses(), std::pair(200, 200)) << seconds;
+  }
+  EXPECT_EQ(statuses(), std::pair(200, 200)) << "not for two minutes yet";
+  EXPECT_EQ(metric("tidepool:ready"), 1);
+  seconds += 121;
+  EXPECT_EQ(statuses(), std::pair(503, 503));
+  EXPECT_EQ(ask(port(), "GET", "/health").body, R"({"status":"stuck"})");
+  EXPECT_EQ(metric("tidepool:ready"), 0);
+  ++service.progress;
+  EXPECT_EQ(statuses(), std::pair(200, 200)) << "it goes on";
 }
 
 TEST_F(ApiServerTest, StoppingLetsStreamsEndAndRefusesNewRequests) {

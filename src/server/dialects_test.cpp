@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/dialect_test_support.h"
+#include "session/image_source.h"
 
 namespace tidepool {
 namespace {
@@ -478,6 +479,56 @@ TEST_F(DialectsTest, PicturesAreReadInEveryDialect) {
   EXPECT_EQ(number(at(usage, "input_tokens")) + number(at(usage, "cache_read_input_tokens")), prompt);
   EXPECT_EQ(number(at(answers[2].json(), "usage", "input_tokens")), prompt);
   for (const Response& refused : ask_all("bm8gcGljdHVyZQ=="))
+    EXPECT_EQ(refused.status, 400) << refused.body;
+}
+
+/// By a server of its own, which fetches a picture from the other.
+TEST_F(DialectsTest, LinksToPicturesAreFollowedWhereTheServerMay) {
+  const std::string png = decode_base64(kPixel, "pixel", 1000);
+  HttpServerOptions http;
+  http.port = 0;
+  HttpServer pictures(http, [&](const std::shared_ptr<HttpExchange>& exchange) {
+    HttpAnswer answer;
+    answer.content_type = "image/png";
+    answer.body = exchange->request().path == "/pixel.png" ? png : "no picture";
+    exchange->respond(std::move(answer));
+  });
+  const auto ask_with = [&](const std::string& url, uint16_t port) {
+    const std::string source = R"({"type":"image","source":{"type":"url","url":")" + url + R"("}})";
+    return std::vector<Response>{
+        server_testing::ask(port, "POST", "/v1/chat/completions",
+                            R"({"model":"tiny","messages":[{"role":"user","content":[{"type":"text","text":"words"},)"
+                            R"({"type":"image_url","image_url":{"url":")" +
+                                url + R"("}}]}]})"),
+        server_testing::ask(port, "POST", "/v1/messages",
+                            R"({"model":"tiny","max_tokens":99,"messages":[{"role":"user","content":[{"type":"text",)"
+                            R"("text":"words"},)" +
+                                source + "]}]}"),
+        server_testing::ask(
+            port, "POST", "/v1/responses",
+            R"({"model":"tiny","input":[{"role":"user","content":[{"type":"input_text","text":"words"},)"
+            R"({"type":"input_image","image_url":")" +
+                url + R"("}]}]})")};
+  };
+  for (const Response& refused : ask_with(pictures.url() + "/pixel.png", server->http().port())) {
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_THAT(refused.body, HasSubstr("--allowed-media-domains"));
+  }
+  EngineServiceOptions options;
+  options.script = checkpoint->path() / "script.jsonl";
+  options.media_hosts = {"127.0.0.1"};
+  const std::unique_ptr<Service> following =
+      make_engine_service(service_testing::load_roomy_model(*checkpoint), options);
+  ApiServerOptions api;
+  api.http.port = 0;
+  api.model_names = {"tiny"};
+  ApiServer follower(std::move(api));
+  follower.set_service(*following);
+  for (const Response& answer : ask_with(pictures.url() + "/pixel.png", follower.http().port())) {
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    EXPECT_THAT(answer.body, HasSubstr("Twice"));
+  }
+  for (const Response& refused : ask_with(pictures.url() + "/other", follower.http().port()))
     EXPECT_EQ(refused.status, 400) << refused.body;
 }
 

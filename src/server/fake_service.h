@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -22,21 +23,27 @@ class FakeService final : public Service {
   // What the next requests meet.
   std::optional<Error> prepare_error;
   std::optional<Busy> busy;
+  std::optional<Busy> prepare_busy;
   // What it says of itself and of choices.
   uint64_t evicted_pages = 0;
   std::optional<BlockStore::Stats> store;
   ChoiceUsage usage;
+  std::atomic<uint64_t> progress{0};
   /// Called with each request that is taken, on the thread that submits it.
   std::function<void(size_t request)> at_submit;
 
   [[nodiscard]] PreparedRequest prepare(ServiceRequest request) const override {
+    check_prepare();
     if (prepare_error) throw Error(*prepare_error);
     PreparedRequest prepared;
     prepared.prompt_ids = {0, 1, 2, 3};
     prepared.request = std::move(request);
     return prepared;
   }
-  [[nodiscard]] std::vector<int32_t> encode(const ServiceRequest& /*request*/) const override { return {0, 1, 2}; }
+  [[nodiscard]] std::vector<int32_t> encode(const ServiceRequest& /*request*/) const override {
+    check_prepare();
+    return {0, 1, 2};
+  }
   [[nodiscard]] Submitted submit(PreparedRequest request, ServiceListener& listener) override {
     size_t index = 0;
     {
@@ -62,6 +69,7 @@ class FakeService final : public Service {
     status.is_draining = is_draining_;
     status.evicted_pages = evicted_pages;
     status.store = store;
+    status.progress = progress;
     return status;
   }
   [[nodiscard]] std::string detokenize(std::span<const int32_t> ids) const override {
@@ -135,11 +143,16 @@ class FakeService final : public Service {
     }
     FakeTicket(const FakeTicket&) = delete;
     FakeTicket& operator=(const FakeTicket&) = delete;
+    void cancel() override {}  // nothing computes
 
    private:
     FakeService& service_;
     size_t index_;
   };
+
+  void check_prepare() const {
+    if (prepare_busy) throw ServiceBusy(*prepare_busy, "messages[0].content[0]: no memory for images now");
+  }
 
   template <typename Call>
   void tell(size_t index, const Call& call) {

@@ -12,6 +12,7 @@
 #include "session/engine_service_prompt.h"
 #include "session/grammar_constraint.h"
 #include "session/image_features.h"
+#include "session/image_fetch.h"
 #include "session/kept_turns.h"
 #include "session/script.h"
 #include "session/stop_finder.h"
@@ -122,6 +123,13 @@ class ServiceTicket final : public Service::Ticket {
   std::unique_ptr<Scheduler::Ticket> ticket_;
 };
 
+std::shared_ptr<const ImageFetcher> make_fetcher(const std::vector<std::string>& hosts) {
+  if (hosts.empty()) return nullptr;
+  ImageFetchOptions options;
+  options.hosts = hosts;
+  return std::make_shared<const ImageFetcher>(std::move(options));
+}
+
 /// How long pictures of others take, roughly.
 constexpr int kPictureRetrySeconds = 5;
 
@@ -142,7 +150,9 @@ class EngineService final : public Service {
       : model_(std::move(model)),
         kept_(options.kept_turn_bytes),
         repetition_limit_(options.repetition_limit),
-        image_limits_{.file = {}, .memory = std::make_shared<PictureMemory>(options.picture_bytes)},
+        image_limits_{.file = {},
+                      .memory = std::make_shared<PictureMemory>(options.picture_bytes),
+                      .fetcher = make_fetcher(options.media_hosts)},
         features_(std::make_shared<ImageFeatureCache>(model_->model(), model_->runtime())) {
     if (model_->has_tokenizer()) grammars_.emplace(model_->tokenizer(), model_->stop_ids());
     if (!options.script.empty()) {
@@ -161,27 +171,14 @@ class EngineService final : public Service {
 
   [[nodiscard]] PreparedRequest prepare(ServiceRequest request) const override {
     check(request);
-    ServicePrompt prompt;
-    try {
-      prompt = encode_prompt_of(request);
-    } catch (const PictureMemoryFull&) {
-      PreparedRequest refused;
-      refused.request = std::move(request);
-      refused.busy = Busy{Busy::Reason::kNoMemory, kPictureRetrySeconds};
-      return refused;
-    }
+    ServicePrompt prompt = encode_prompt_of(request);
     const auto length = static_cast<int64_t>(prompt.ids.size());
     if (length >= max_model_len())
       throw Error(ErrorCode::kResourceExhausted, no_room_message(model_->config(), length, max_model_len()));
     require_memory(request, length);
     std::shared_ptr<const CompiledGrammar> grammar = grammar_of(request, prompt.output_start);
-    return {std::move(request),
-            std::move(prompt.ids),
-            std::move(prompt.images),
-            prompt.output_start,
-            prompt.has_tools,
-            std::move(grammar),
-            {}};
+    return {std::move(request),  std::move(prompt.ids), std::move(prompt.images),
+            prompt.output_start, prompt.has_tools,      std::move(grammar)};
   }
 
   [[nodiscard]] std::vector<int32_t> encode(const ServiceRequest& request) const override {
@@ -190,7 +187,6 @@ class EngineService final : public Service {
   }
 
   [[nodiscard]] Submitted submit(PreparedRequest prepared, ServiceListener& listener) override {
-    if (prepared.busy) return *prepared.busy;
     const ServiceRequest& request = prepared.request;
     SequenceRequest sequence;
     sequence.generation = generation_options(request);
@@ -225,7 +221,7 @@ class EngineService final : public Service {
     status.running = now.running;
     status.waiting = now.waiting;
     status.is_draining = now.is_draining;
-    status.forward_calls = now.forward_calls;
+    status.progress = now.progress;
     status.repeating_outputs = repeating_outputs_.load(std::memory_order_relaxed);
     if (cache_ && kv_bytes_ > 0) {
       const KvCache::Stats stats = cache_->stats();
@@ -304,8 +300,13 @@ class EngineService final : public Service {
   }
 
   [[nodiscard]] ServicePrompt encode_prompt_of(ServiceRequest& request) const {
-    if (auto* chat = std::get_if<ChatRequest>(&request.prompt))
-      return encode_service_prompt(*model_, *chat, kept_, request.cache_salt, image_limits_);
+    if (auto* chat = std::get_if<ChatRequest>(&request.prompt)) {
+      try {
+        return encode_service_prompt(*model_, *chat, kept_, request.cache_salt, image_limits_);
+      } catch (const PicturesBusy& full) {
+        throw ServiceBusy({Busy::Reason::kNoMemory, kPictureRetrySeconds}, full.what());
+      }
+    }
     return encode_service_prompt(*model_, std::get<RawPrompt>(request.prompt));
   }
 

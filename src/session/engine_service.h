@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/scheduler.h"
 #include "session/service.h"
@@ -21,6 +23,8 @@ struct EngineServiceOptions {
   size_t kept_turn_bytes = size_t{64} << 20;
   /// Memory for the pictures of requests whose prompts are not read yet; more is refused as Busy(kNoMemory).
   size_t picture_bytes = size_t{2} << 30;
+  /// Hosts from which links to pictures are followed (session/image_fetch.h); none: no link is.
+  std::vector<std::string> media_hosts;
   /// An output ends, as at its token limit, when so many tokens at its end only repeat the same part (of at most 512
   /// tokens): it would hold its place until the context is full. 0: it never does. Requests that ignore the end of the
   /// turn are left alone, as benchmarks want their tokens whatever they are.

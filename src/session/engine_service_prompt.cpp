@@ -57,7 +57,12 @@ class PromptBuilder {
     done_ = end;
   }
 
-  [[nodiscard]] std::span<const int32_t> ids() const { return builder_.ids(); }
+  /// Of all ids so far. Each is read once, however many turns ask.
+  [[nodiscard]] uint64_t fingerprint() {
+    fingerprint_.add(builder_.ids().subspan(fingerprinted_));
+    fingerprinted_ = builder_.ids().size();
+    return fingerprint_.value();
+  }
   [[nodiscard]] ServicePrompt take() {
     result_.ids = builder_.take_ids();
     result_.images = builder_.take_images();
@@ -71,6 +76,8 @@ class PromptBuilder {
   std::unordered_set<size_t> borders_;
   size_t done_ = 0;  ///< bytes of the text
   size_t run_ = 0;
+  PromptFingerprint fingerprint_;
+  size_t fingerprinted_ = 0;  ///< ids
   ServicePrompt result_;
 };
 
@@ -86,7 +93,7 @@ void put_kept_turn(PromptBuilder& builder, const PromptTurn& turn, const ChatMes
   builder.encode_until(turn.begin);
   question.has_reasoning = turn.has_reasoning;
   question.reasoning = message.reasoning;
-  question.prompt_fingerprint = prompt_fingerprint(builder.ids());
+  question.prompt_fingerprint = builder.fingerprint();
   const std::optional<KeptTurns::Answer> answer = kept.find(question);
   if (!answer) return;
   if (answer->part != Part::kWhole && !builder.is_border(turn.body)) return;

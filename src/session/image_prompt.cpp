@@ -48,8 +48,10 @@ class ImageTaker {
         throw Error(ErrorCode::kInvalidArgument,
                     fmt::format("{}: a request may have {} images; leave out older ones", path, limits_.count_max));
       }
-      const std::string bytes = image_record_bytes(record, path, limits_.file.bytes_max);
+      const std::string bytes = image_record_bytes(record, path, limits_.file.bytes_max, limits_.fetcher.get());
       taken_.push_back(load_image(model_, std::as_bytes(std::span(bytes)), path, limits_.file));
+    } catch (const PicturesBusy&) {
+      throw;
     } catch (const Error& error) {
       // Whatever is wrong with a picture, the client can send another.
       throw Error(ErrorCode::kInvalidArgument, error.what());
@@ -93,7 +95,7 @@ class ImageTaker {
     }
     std::shared_ptr<const void> memory = PictureMemory::take(limits_.memory, bytes);
     if (!memory) {
-      throw PictureMemoryFull(
+      throw PicturesBusy(
           ErrorCode::kResourceExhausted,
           fmt::format("{}: images of other requests take all the memory for images; ask again later", path));
     }

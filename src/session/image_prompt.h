@@ -17,6 +17,7 @@
 
 namespace tidepool {
 
+class ImageFetcher;
 class LoadedModel;
 
 /// Memory for the pictures of all requests whose prompts are not read yet, bounded. Thread-safe.
@@ -37,8 +38,8 @@ class PictureMemory {
   std::atomic<size_t> bytes_ = 0;  ///< relaxed: a counter that orders nothing else
 };
 
-/// The pictures of others take all the memory; it passes.
-class PictureMemoryFull : public Error {
+/// The pictures of others take all there is for pictures; it passes.
+class PicturesBusy : public Error {
  public:
   using Error::Error;
 };
@@ -62,7 +63,8 @@ struct RequestImageLimits {
   size_t count_max = 600;  ///< of a request, as the hosted service has it
   /// Of all files of a request: a small request of well compressed files must not keep a processor busy for minutes.
   uint64_t pixels_max = uint64_t{2} << 30;
-  std::shared_ptr<PictureMemory> memory{};  ///< what they take it from; may be null
+  std::shared_ptr<PictureMemory> memory{};        ///< what they take it from; may be null
+  std::shared_ptr<const ImageFetcher> fetcher{};  ///< follows links; null: they are refused
 };
 
 /// Digest of a picture. (docs/images.md, "Digest")
@@ -76,7 +78,7 @@ struct RequestImageLimits {
 /// may be most of the request, and it is copied on its way. Throws Error(kInvalidArgument) beginning with the field
 /// ("messages[2].content[1]: ..."): for a model that cannot see, a picture that cannot be read or is above a limit, and
 /// when all together take more positions than any context has, or more memory than all requests may. The same picture
-/// several times takes memory once. Throws PictureMemoryFull (kResourceExhausted) while others have the memory.
+/// several times takes memory once. Throws PicturesBusy (kResourceExhausted) while others have the memory.
 [[nodiscard]] std::vector<RequestImagePtr> take_images(const LoadedModel& model, ChatRequest& request,
                                                        const RequestImageLimits& limits = {});
 

@@ -441,12 +441,20 @@ TEST_F(ImagePrompt, TheServiceIsBusyWhilePicturesOfOthersFillTheMemory) {
   const std::unique_ptr<Service> service =
       make_engine_service(service_testing::load_roomy_model(checkpoint), std::move(options));
   std::optional<PreparedRequest> waiting = service->prepare(request);
-  service_testing::RecordingListener listener;
-  const Service::Submitted refused = service->submit(service->prepare(request), listener);
-  ASSERT_TRUE(std::holds_alternative<Busy>(refused));
-  EXPECT_EQ(std::get<Busy>(refused).reason, Busy::Reason::kNoMemory);
-  EXPECT_GE(std::get<Busy>(refused).retry_after_s, 1);
+  const auto expect_busy = [](const auto& call) {
+    try {
+      call();
+      FAIL() << "there was memory";
+    } catch (const ServiceBusy& busy) {
+      EXPECT_EQ(busy.busy().reason, Busy::Reason::kNoMemory);
+      EXPECT_GE(busy.busy().retry_after_s, 1);
+      EXPECT_THAT(busy.what(), StartsWith("messages[0].content[1]: "));
+    }
+  };
+  expect_busy([&] { (void)service->prepare(request); });
+  expect_busy([&] { (void)service->encode(request); });
   waiting.reset();
+  service_testing::RecordingListener listener;
   const Service::Submitted taken = service->submit(service->prepare(request), listener);
   ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Service::Ticket>>(taken));
   listener.wait();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "session/image_fetch.h"
 
 namespace tidepool {
 namespace {
@@ -40,9 +41,7 @@ std::string_view data_url_payload(std::string_view url, std::string_view path) {
   // Long enough for any media type with parameters; the payload itself is not searched.
   constexpr size_t kHeaderMax = 256;
   if (!begins_with_ignoring_case(url, kScheme)) {
-    const bool is_link = begins_with_ignoring_case(url, "http://") || begins_with_ignoring_case(url, "https://");
-    refuse(path, is_link ? "links are not followed; send the picture itself as data:image/...;base64,..."
-                         : "must be a data URL, data:image/...;base64,...; files of the server are never read");
+    refuse(path, "must be a data URL, data:image/...;base64,...; files of the server are never read");
   }
   const size_t comma = url.substr(0, kHeaderMax).find(',');
   if (comma == std::string_view::npos) refuse(path, "this data URL has no comma in front of its data");
@@ -111,13 +110,18 @@ std::string encode_base64(std::span<const std::byte> bytes) {
   return text;
 }
 
-std::string image_record_bytes(const Json& record, const std::string& path, uint64_t bytes_max) {
+std::string image_record_bytes(const Json& record, const std::string& path, uint64_t bytes_max,
+                               const ImageFetcher* fetcher) {
   const Json* source = record.find("source");
   const Json& holder = source != nullptr && source->is_object() ? *source : record;
   const std::string inner = &holder == &record ? path : path + ".source";
   if (holder.find("url") != nullptr) {
-    const std::string_view payload = data_url_payload(string_member(holder, "url", inner), inner);
-    return decode_base64(payload, inner, bytes_max);
+    const std::string& url = string_member(holder, "url", inner);
+    if (!is_link(url)) return decode_base64(data_url_payload(url, inner), inner, bytes_max);
+    if (fetcher != nullptr) return fetcher->fetch(url, inner, bytes_max);
+    refuse(inner,
+           "links are not followed, unless the server is told from where (--allowed-media-domains); send the picture "
+           "itself as data:image/...;base64,...");
   }
   if (holder.find("data") != nullptr) return decode_base64(string_member(holder, "data", inner), inner, bytes_max);
   refuse(inner, "an image needs a url, data:image/...;base64,..., or base64 under data");

@@ -120,13 +120,17 @@ std::string key_of(std::string_view salt, std::string_view turn_text) {
 
 }  // namespace
 
-uint64_t prompt_fingerprint(std::span<const int32_t> ids) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+void PromptFingerprint::add(std::span<const int32_t> ids) {
   for (const int32_t id : ids) {
-    hash ^= static_cast<uint32_t>(id);
-    hash *= 0x100000001b3;
+    hash_ ^= static_cast<uint32_t>(id);
+    hash_ *= 0x100000001b3;
   }
-  return hash;
+}
+
+uint64_t prompt_fingerprint(std::span<const int32_t> ids) {
+  PromptFingerprint fingerprint;
+  fingerprint.add(ids);
+  return fingerprint.value();
 }
 
 namespace {

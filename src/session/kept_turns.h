@@ -31,7 +31,17 @@ struct KeptTurn {
   uint64_t prompt_fingerprint = 0;  ///< fingerprint of the prompt that the turn answers
 };
 
-/// The same number for the same ids; 64 bits that tell the prompts apart whose answers look alike.
+/// The same number for the same ids; 64 bits that tell the prompts apart whose answers look alike. A prompt's ids may
+/// come in pieces.
+class PromptFingerprint {
+ public:
+  void add(std::span<const int32_t> ids);
+  /// Of all ids so far.
+  [[nodiscard]] uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325;  // FNV-1a
+};
 [[nodiscard]] uint64_t prompt_fingerprint(std::span<const int32_t> ids);
 
 /// One text for all ways in which a client may send the same turn back: outer white space of the content does not

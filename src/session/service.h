@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -91,6 +92,16 @@ struct Busy {
   int retry_after_s = 1;
 };
 
+/// A request that cannot be taken now, found out before it was queued. The message says what it lacks.
+class ServiceBusy : public Error {
+ public:
+  ServiceBusy(Busy busy, std::string message) : Error(ErrorCode::kResourceExhausted, std::move(message)), busy_(busy) {}
+  [[nodiscard]] const Busy& busy() const noexcept { return busy_; }
+
+ private:
+  Busy busy_;
+};
+
 class CompiledGrammar;
 
 /// What a request will be, known before it is queued.
@@ -101,7 +112,6 @@ struct PreparedRequest {
   OutputStart output_start = OutputStart::kContent;  ///< of a chat request
   bool has_tools = false;                            ///< the model was shown tools
   std::shared_ptr<const CompiledGrammar> grammar;    ///< what the output is held to; may be null
-  std::optional<Busy> busy{};  ///< already known: why it cannot be taken now; then all but the request is empty
 };
 
 /// How the engine is doing: for health checks and gauges.
@@ -109,8 +119,9 @@ struct ServiceStatus {
   int64_t running = 0;  ///< requests whose prompt is read or whose output is written
   int64_t waiting = 0;  ///< requests that are queued
   bool is_draining = false;
-  /// Forward calls so far. An engine with running requests is alive when this grows, however long each call takes.
-  uint64_t forward_calls = 0;
+  /// Grows as long as the engine is alive: with every product inside of a forward call, however long that call takes,
+  /// and every few seconds when there is nothing to do.
+  uint64_t progress = 0;
   double kv_used_share = 0;  ///< of the KV budget, 0 to 1
   uint64_t kv_page_bytes = 0;
   uint64_t kv_reserved_bytes = 0;
@@ -131,9 +142,11 @@ class Service {
 
   /// Checks a request and encodes its prompt, without queueing it. Throws Error(kInvalidArgument); the message begins
   /// with the field's path ("messages[2].content: ...") where there is one. Throws Error(kResourceExhausted) naming
-  /// both lengths when the prompt leaves no room in the context, or naming --kv-ram when memory never suffices.
+  /// both lengths when the prompt leaves no room in the context, or naming --kv-ram when memory never suffices; and
+  /// ServiceBusy while the pictures of others take all the memory for pictures.
   [[nodiscard]] virtual PreparedRequest prepare(ServiceRequest request) const = 0;
-  /// The ids of a request's prompt, whatever their number: for counting tokens. Throws Error(kInvalidArgument).
+  /// The ids of a request's prompt, whatever their number: for counting tokens. Throws Error(kInvalidArgument),
+  /// and ServiceBusy as prepare().
   [[nodiscard]] virtual std::vector<int32_t> encode(const ServiceRequest& request) const = 0;
 
   /// Stops its request when it dies, which must not be inside a call of the listener. What was computed stays in the
@@ -145,8 +158,8 @@ class Service {
     Ticket& operator=(const Ticket&) = delete;
     virtual ~Ticket() = default;
     /// Asks for the same without waiting for anything; the listener may hear more until the ticket is gone. From any
-    /// thread. Nothing to do where nothing computes.
-    virtual void cancel() {}
+    /// thread.
+    virtual void cancel() = 0;
   };
   using Submitted = std::variant<std::unique_ptr<Ticket>, Busy>;
   /// Queues a request, or says at once why not. `listener` must outlive the ticket; it hears nothing once the ticket's
