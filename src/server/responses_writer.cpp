@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "base/error.h"
+#include "server/custom_input.h"
 #include "server/json_writer.h"
 
 namespace tidepool::responses {
@@ -27,21 +27,6 @@ std::string_view item_prefix(Item::Kind kind) {
     case Item::Kind::kCustomCall: return "ctc_";
   }
   return "";
-}
-
-/// The text that a custom tool gets: the one string of the arguments. Arguments that were cut short are closed first;
-/// what is no such object goes as it is.
-std::string custom_input(const std::string& arguments) {
-  for (const std::string_view closing : {"", "\"}", "}"}) {
-    try {
-      const Json value = parse_json(arguments + std::string(closing));
-      const Json* input = value.find("input");
-      if (input != nullptr && input->is_string()) return input->as_string();
-    } catch (const Error&) {
-      continue;  // with another end it may be JSON
-    }
-  }
-  return arguments;
 }
 
 class ResponseWriter final : public AnswerWriter {
@@ -89,6 +74,7 @@ class ResponseWriter final : public AnswerWriter {
       case CompletionEvent::Kind::kContent: return add_text(Item::Kind::kMessage, what.text, out);
       case CompletionEvent::Kind::kToolCallStart: {
         const bool is_custom = options_.custom_tools.contains(what.text);
+        if (is_custom) custom_input_ = {};
         Item item;
         item.kind = is_custom ? Item::Kind::kCustomCall : Item::Kind::kCall;
         item.call.id = make_item_id("call_", info_.id, what.call_index);
@@ -97,12 +83,17 @@ class ResponseWriter final : public AnswerWriter {
         return open_item(std::move(item), out);
       }
       case CompletionEvent::Kind::kArguments:
+        if (items_.back().kind == Item::Kind::kCustomCall) return add_input(custom_input_.feed(what.text), out);
         items_.back().text += what.text;
-        if (items_.back().kind == Item::Kind::kCall) delta(out, "function_call_arguments", what.text);
-        return;
+        return delta(out, "function_call_arguments", what.text);
       case CompletionEvent::Kind::kToolCallEnd: return close_item(true, out);
       case CompletionEvent::Kind::kStop: return;
     }
+  }
+
+  void add_input(const std::string& text, std::string& out) {
+    items_.back().text += text;
+    delta(out, "custom_tool_call_input", text);
   }
 
   void add_text(Item::Kind kind, std::string_view text, std::string& out) {
@@ -156,9 +147,7 @@ class ResponseWriter final : public AnswerWriter {
           json.field("name", item.call.bare_name).field("arguments", item.text);
         });
       case Item::Kind::kCustomCall:
-        // The input is known to the letter only now, when its JSON string is whole.
-        item.text = custom_input(item.text);
-        delta(out, "custom_tool_call_input", item.text);
+        add_input(custom_input_.finish(), out);
         return item_event(out, "custom_tool_call_input.done",
                           [&](JsonWriter& json) { json.field("input", item.text); });
     }
@@ -305,6 +294,7 @@ class ResponseWriter final : public AnswerWriter {
   ReasoningSplit split_;
   AnswerLogprobs logprobs_;  ///< not written yet
   std::vector<Item> items_;
+  CustomInputReader custom_input_;  ///< of the last item, if it is a custom tool's
   int64_t sequence_number_ = 0;
 };
 

@@ -36,7 +36,7 @@ OutputReader::OutputReader(const Tokenizer* tokenizer, const OutputFormat& forma
     return;
   }
   parser_.emplace<CompletionParser>(CompletionParserOptions{format.start, format.has_tools, format.stops});
-  for (const std::string_view marker : {dsml::kThinkBegin, dsml::kThinkEnd, dsml::kMark}) {
+  for (const std::string_view marker : {dsml::kThinkEnd, dsml::kMark}) {
     if (const std::optional<int32_t> id = tokenizer->find_added_token(marker)) markers_.push_back(*id);
   }
 }
