@@ -1,0 +1,60 @@
+#include "train/tasks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace tidepool {
+namespace {
+
+constexpr std::array<std::string_view, 6> kNames = {"recall", "needle", "copy", "arithmetic", "tools", "help"};
+/// Below, not even one pair and one question fit.
+constexpr size_t kLengthMin = 64;
+/// Beyond, the words give too few different keys: a quarter of 377^2 are held out, and a pair takes 5 tokens or more.
+constexpr size_t kLengthMax = size_t{1} << 17;
+constexpr int kEffortMax = 100;
+
+void check_options(std::string_view name, const TaskOptions& options) {
+  if (options.length_min < kLengthMin || options.length_max < options.length_min || options.length_max > kLengthMax) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("task {}: lengths {} to {}; they must be {} to {} and in order", name, options.length_min,
+                            options.length_max, kLengthMin, kLengthMax));
+  }
+  if (options.effort < 0 || options.effort > kEffortMax) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("task {}: effort {}; it must be 1 to {}, or 0 for any", name, options.effort, kEffortMax));
+  }
+}
+
+}  // namespace
+
+std::span<const std::string_view> task_names() {
+  return kNames;
+}
+
+bool needs_corpus(std::string_view task) {
+  return task == "needle" || task == "copy";
+}
+
+std::unique_ptr<Task> make_task(std::string_view name, const TaskOptions& options, const Tokenizer& tokenizer,
+                                const Corpus* corpus) {
+  check_options(name, options);
+  if (needs_corpus(name) && corpus == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("task {} needs texts: name the folder that tools/fetch_corpus.sh filled", name));
+  }
+  if (name == "recall") return make_recall_task(options, tokenizer);
+  if (name == "needle") return make_needle_task(options, tokenizer, *corpus);
+  if (name == "copy") return make_copy_task(options, tokenizer, *corpus);
+  if (name == "arithmetic") return make_arithmetic_task(options);
+  if (name == "tools") return make_tools_task(options);
+  if (name == "help") return make_help_task();
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("there is no task \"{}\"; there are: {}", name, fmt::join(kNames, ", ")));
+}
+
+}  // namespace tidepool

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "text/tokenizer.h"
+#include "train/corpus.h"
+#include "train/dialogue.h"
+
+namespace tidepool {
+
+/// Which item of a task. Items of one task and seed differ by index; those of the two splits share no key, problem,
+/// request or question.
+struct TaskItem {
+  Split split = Split::kTrain;
+  uint64_t seed = 0;
+  uint64_t index = 0;
+};
+
+/// A generator of dialogues with known answers. Immutable, and the same item is the same dialogue, always.
+class Task {
+ public:
+  Task() = default;
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+  virtual ~Task() = default;
+
+  [[nodiscard]] virtual Dialogue make(const TaskItem& item) const = 0;
+};
+
+struct TaskOptions {
+  /// Tokens of a whole item, for the tasks that have a length: each item's is drawn between these, all scales equally
+  /// often.
+  size_t length_min = 256;
+  size_t length_max = 1024;
+  /// Reasoning effort of arithmetic, 1 to 100; 0: each item draws one.
+  int effort = 0;
+  /// How questions are asked about one context: many in one conversation, to learn from; or this many items that share
+  /// a context, with one question each, to measure with (the context is then read once). 0: in one conversation.
+  size_t questions_per_context = 0;
+};
+
+/// Names of all tasks: recall, needle, copy, arithmetic, tools, help.
+[[nodiscard]] std::span<const std::string_view> task_names();
+
+/// Whether a task takes texts of a corpus.
+[[nodiscard]] bool needs_corpus(std::string_view task);
+
+/// The task of that name. What is borrowed must outlive it; `corpus` may be null where the task needs none. Throws
+/// Error(kInvalidArgument): an unknown name, lengths or effort out of range, a corpus that is missing or has no
+/// document that is long enough.
+[[nodiscard]] std::unique_ptr<Task> make_task(std::string_view name, const TaskOptions& options,
+                                              const Tokenizer& tokenizer, const Corpus* corpus);
+
+/// Multi-query recall of pairs: a list "two words: a word", and questions for single ones.
+[[nodiscard]] std::unique_ptr<Task> make_recall_task(const TaskOptions& options, const Tokenizer& tokenizer);
+/// Sentences with a code word hidden in pages of the corpus, and questions for them.
+[[nodiscard]] std::unique_ptr<Task> make_needle_task(const TaskOptions& options, const Tokenizer& tokenizer,
+                                                     const Corpus& corpus);
+/// A passage of the corpus that is to be repeated.
+[[nodiscard]] std::unique_ptr<Task> make_copy_task(const TaskOptions& options, const Tokenizer& tokenizer,
+                                                   const Corpus& corpus);
+/// Sums, differences and products; the reasoning shows as many steps as the effort asks for.
+[[nodiscard]] std::unique_ptr<Task> make_arithmetic_task(const TaskOptions& options);
+/// Requests to a few small tools, their calls, and what to say to the results. With `questions_per_context` every item
+/// is a request that needs calls.
+[[nodiscard]] std::unique_ptr<Task> make_tools_task(const TaskOptions& options);
+/// Questions about Tidepool's own commands and options.
+[[nodiscard]] std::unique_ptr<Task> make_help_task();
+
+}  // namespace tidepool

@@ -1,0 +1,78 @@
+// Questions about Tidepool and the option, command or path that answers them.
+#include <fmt/format.h>
+
+#include <array>
+#include <span>
+#include <string>
+
+#include "train/random_stream.h"
+#include "train/tasks.h"
+#include "train/tasks_help_facts.h"
+
+namespace tidepool {
+namespace {
+
+constexpr std::array<std::string_view, 12> kFrames = {
+    "How do I {}?",
+    "How can I {}?",
+    "I want to {}.",
+    "What do I have to do to {}?",
+    "Which option do I need to {}?",
+    "Is there a way to {}?",
+    "Tell me how to {}.",
+    "I would like to {}. How?",
+    "Can Tidepool {}?",
+    "Please explain how to {}.",
+    "{}: how does that go?",
+    "What is the right way to {}?",
+};
+/// Asked in held-out questions only.
+constexpr std::array<std::string_view, 4> kHeldoutFrames = {
+    "Hello, I need to {}. What should I use?",
+    "We would love to {}, but how?",
+    "Do you know how one can {}?",
+    "What must I write in order to {}?",
+};
+
+class HelpTask final : public Task {
+ public:
+  [[nodiscard]] Dialogue make(const TaskItem& item) const override {
+    RandomStream random(item.seed, fmt::format("help/{}", split_name(item.split)), item.index);
+    const HelpFact& fact = random.pick(help_facts());
+    Dialogue dialogue;
+    dialogue.request.is_thinking = random.one_in(2);
+    constexpr std::array<int, 4> kEfforts = {10, 50, 75, 100};
+    dialogue.request.effort = random.pick(std::span(kEfforts));
+    dialogue.request.messages.push_back(
+        text_message(ChatRole::kUser, make_question(fact, item, random, dialogue.group)));
+    dialogue.answer = text_message(ChatRole::kAssistant, std::string(fact.answer));
+    dialogue.answer.reasoning = fmt::format("This is about {}.", fact.topic);
+    dialogue.check = Dialogue::Check::kOption;
+    dialogue.key = fact.key;
+    return dialogue;
+  }
+
+ private:
+  /// Held out are known wishes in new frames and new wishes in known frames, in turn.
+  static std::string make_question(const HelpFact& fact, const TaskItem& item, RandomStream& random,
+                                   std::string& group) {
+    const bool is_heldout = item.split == Split::kHeldout;
+    const bool has_new_wish = is_heldout && item.index % 2 == 0;
+    const auto known = std::span(fact.wishes).first(fact.wishes.size() - 1);
+    const std::string_view wish = has_new_wish ? fact.wishes.back() : random.pick(known);
+    const std::string_view frame =
+        is_heldout && !has_new_wish ? random.pick(std::span(kHeldoutFrames)) : random.pick(std::span(kFrames));
+    if (is_heldout) group = has_new_wish ? "new_wish" : "new_frame";
+    std::string question = fmt::format(fmt::runtime(frame), wish);
+    if (question[0] >= 'a' && question[0] <= 'z') question[0] = static_cast<char>(question[0] - 'a' + 'A');
+    return question;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_help_task() {
+  return std::make_unique<HelpTask>();
+}
+
+}  // namespace tidepool
