@@ -149,8 +149,8 @@ size_t packed_bytes(MatrixFormat format, size_t rows, size_t in) noexcept {
   // With fewer rows a task is done before another thread could have packed for it.
   constexpr size_t kPackedRows = 16;
   if (format == MatrixFormat::kFloat32 || rows < kPackedRows || in == 0) return 0;
-  if (packed_stride((in + kGroup - 1) / kGroup) * sizeof(__m512i) > kPackedBytes) return 0;
-  return slice_count(in) * rows * kTileVectors * sizeof(__m512i);
+  const size_t chain_pairs = (in + kGroup - 1) / kGroup * kGroupVectors;
+  return strip_vectors(chain_pairs) == 0 ? 0 : rows * kChains * chain_pairs * sizeof(uint32_t);
 }
 void pack_inputs(const PackArgs& args) noexcept {
   switch (args.format) {

@@ -4,6 +4,7 @@
 
 #include "kernels/kernel_table.h"
 #include "kernels/math_vector.h"
+#include "kernels/weight_row.h"
 
 // y = W x for any Vec and any Format of weights (linear_avx2.cpp, linear_avx512.cpp).
 //
@@ -17,8 +18,6 @@ namespace tidepool::kernels {
 namespace {
 
 inline constexpr size_t kLanes = Vec::kLanes;
-/// Columns that share a scale.
-inline constexpr size_t kBlock = 32;
 
 /// `count` values of one row, in the format's order, filled up with zeros to whole groups.
 template <typename Format>
@@ -43,27 +42,6 @@ TIDEPOOL_INLINE void pack_straight(const float* x, float* packed) {
   for (size_t v = 0; v < kVectors; ++v)
     Vec::store(packed + v * kLanes, Vec::load(x + v * kLanes));
 }
-
-/// Weights are fetched this far ahead of their use. From 1 to 4 KiB made no difference, less and more were slower.
-inline constexpr size_t kPrefetchBytes = 2048;
-
-/// One output's weights.
-template <typename Format>
-struct WeightRow {
-  const std::byte* codes = nullptr;
-  const uint8_t* scales = nullptr;
-
-  WeightRow() = default;
-  WeightRow(const MatrixView& weight, size_t o)
-      : codes(weight.data + o * Format::row_bytes(weight.in)), scales(Format::row_scales(weight, o)) {}
-
-  TIDEPOOL_INLINE void prefetch_group(size_t group) const {
-    const std::byte* ahead = codes + group * Format::kGroupBytes + kPrefetchBytes;
-    for (size_t line = 0; line < Format::kGroupBytes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
-    }
-  }
-};
 
 /// The codes and scales of one group, decoded as far as its vectors share work.
 template <typename Format>

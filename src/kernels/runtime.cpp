@@ -28,9 +28,9 @@ LinearKernel kernel_for(const kernels::KernelTable& table, MatrixFormat format) 
 size_t outputs_per_task(size_t threads, size_t rows, const MatrixView& weight) {
   constexpr size_t kStep = 32;
   constexpr size_t kTaskMin = 100'000;
-  const size_t for_balance = weight.out / (4 * threads);
+  const size_t for_balance = (weight.out + 4 * threads - 1) / (4 * threads);
   const size_t for_size = kTaskMin / std::max<size_t>(1, rows * weight.in);
-  return (std::max(for_balance, for_size) / kStep + 1) * kStep;
+  return (std::max({for_balance, for_size, size_t{1}}) + kStep - 1) / kStep * kStep;
 }
 
 /// A part of a job's outputs, or of its rows.
