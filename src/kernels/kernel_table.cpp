@@ -52,6 +52,8 @@ constexpr KernelTable make_avx512bf16() {
   table.pack_inputs = avx512bf16::pack_inputs;
   table.sparse_attention = avx512bf16::sparse_attention;
   table.index_scores = avx512bf16::index_scores;
+  table.dense_attention = avx512bf16::dense_attention;
+  table.pack_dense = avx512bf16::pack_dense;
   return table;
 }
 constexpr KernelTable kAvx512bf16 = make_avx512bf16();
@@ -65,6 +67,8 @@ constexpr KernelTable make_amx() {
   table.linear_fp4 = amx::linear_fp4;
   table.linear_bf16 = amx::linear_bf16;
   // Tiles have an order of their own, and put the rows in it by themselves.
+  table.dense_attention = nullptr;
+  table.pack_dense = nullptr;
   table.packed_bytes = nullptr;
   table.pack_inputs = nullptr;
   return table;

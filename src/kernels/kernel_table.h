@@ -78,6 +78,53 @@ inline constexpr size_t kAttentionRowPadding = 16;
   return kAttentionBlock * (width + kAttentionRowPadding + heads) + 4 * heads + 64 + heads * width / 2;
 }
 
+/// Attention of one head, each query to all of the same keys, as in an encoder:
+///   s[i, j] = q[i] . k[j];  out[i] = sum_j round(p[i, j]) v[j] / sum_j p[i, j],  p[i, j] = exp(scale (s[i, j] - max_j
+///   s))
+/// where `round` is to bfloat16. Queries, keys and values are exact in bfloat16; widths are multiples of 16.
+struct DenseAttentionArgs {
+  const float* q = nullptr;  ///< [queries, width]
+  size_t q_stride = 0;
+  size_t queries = 0;                 ///< at most kDenseQueries
+  const std::byte* keys = nullptr;    ///< by pack_dense
+  const std::byte* values = nullptr;  ///< likewise
+  size_t count = 0;                   ///< of keys, at least 1
+  size_t width = 0;
+  float scale = 0;
+  float* out = nullptr;  ///< [queries, width]; may be q
+  size_t out_stride = 0;
+  float* scratch = nullptr;  ///< dense_scratch_floats(count, width)
+};
+/// Queries whose scores with thousands of keys fit half of a second-level cache.
+inline constexpr size_t kDenseQueries = 24;
+/// Keys and values are packed by so many.
+inline constexpr size_t kDenseKeys = 32;
+[[nodiscard]] constexpr size_t dense_keys_padded(size_t count) {
+  return (count + kDenseKeys - 1) / kDenseKeys * kDenseKeys;
+}
+/// From the scores of one query to those of the next: an odd number of cache lines, as powers of two would share few
+/// sets of the cache.
+[[nodiscard]] constexpr size_t dense_score_stride(size_t count) {
+  return dense_keys_padded(count) + 16;
+}
+[[nodiscard]] constexpr size_t dense_scratch_floats(size_t count, size_t width) {
+  return kDenseQueries * (dense_score_stride(count) + width / 2 + 1);
+}
+
+/// Keys and values of one head, [count, width] each, to be put in the order in which dense_attention reads them.
+struct DensePackArgs {
+  const float* keys = nullptr;
+  const float* values = nullptr;
+  size_t stride = 0;  ///< of both
+  size_t count = 0;
+  size_t width = 0;
+  size_t tile_begin = 0;  ///< tiles of kDenseKeys [tile_begin, tile_end) are packed
+  size_t tile_end = 0;
+  /// 2 * width * dense_keys_padded(count) bytes each, on 64-byte boundaries; those of these tiles are written.
+  std::byte* packed_keys = nullptr;
+  std::byte* packed_values = nullptr;
+};
+
 /// Scores of one query against `count` keys that lie one after the other, `key_stride` bytes apart:
 ///   score[j] = sum_h weight[h] * relu(q[h] . key[j]), heads in ascending order. (docs/model.md 2.4)
 /// q [heads, width] already on the FP4 grid. `round` rounds to bfloat16 the relu, each product and the sum, as the
@@ -131,6 +178,9 @@ struct KernelTable {
 
   void (*sparse_attention)(const AttentionArgs& args) noexcept;
   void (*index_scores)(const IndexScoreArgs& args) noexcept;
+  /// Null in tables where two products and softmax_terms do it as well, as is pack_dense.
+  void (*dense_attention)(const DenseAttentionArgs& args) noexcept = nullptr;
+  void (*pack_dense)(const DensePackArgs& args) noexcept = nullptr;
 
   /// y[i] = x[i] * rsqrt(mean(x^2) + eps) * weight[i]; weight may be null (ones). y may be x.
   void (*rms_norm)(const float* x, const Bf16* weight, size_t count, float eps, float* y) noexcept;

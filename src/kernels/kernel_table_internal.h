@@ -49,6 +49,8 @@ void linear_fp4(const LinearArgs& args) noexcept;
 void linear_bf16(const LinearArgs& args) noexcept;
 size_t packed_bytes(MatrixFormat format, size_t rows, size_t in) noexcept;
 void pack_inputs(const PackArgs& args) noexcept;
+void dense_attention(const DenseAttentionArgs& args) noexcept;
+void pack_dense(const DensePackArgs& args) noexcept;
 void sparse_attention(const AttentionArgs& args) noexcept;
 void index_scores(const IndexScoreArgs& args) noexcept;
 }  // namespace avx512bf16

@@ -50,8 +50,16 @@ class TowerAttention {
 
  private:
   void make_angles();
-  void take_rows(const VisionBlockWeights& weights, Span2d<const float> x, size_t begin);
+  /// Some patches of one picture.
+  struct Rows {
+    size_t picture;
+    size_t begin;  ///< the first, among the picture's; a multiple of kChunkRows
+    size_t count;
+  };
+  void take_rows(const VisionBlockWeights& weights, Span2d<const float> x, const Rows& rows);
   void rotate(std::span<float> heads, size_t row) const;
+  void keep_rows(const Rows& rows, Span2d<const float> keys, Span2d<const float> values);
+  void pack_rows(const Rows& rows, Span2d<const float> keys, Span2d<const float> values);
   void attend();
   struct Task {
     size_t picture;
@@ -59,20 +67,23 @@ class TowerAttention {
     size_t begin;  ///< first query, among the picture's
   };
   void attend_block(const Task& task, Span2d<float> scores);
+  void attend_packed(const Task& task, std::span<float> scratch);
+  /// Where in keys_ and values_ those of a head begin.
+  [[nodiscard]] size_t head_begin(size_t picture, size_t head) const;
 
   const Math& math_;
   Arena& arena_;
   TowerShape shape_;
   std::vector<PictureRows> pictures_;
-  std::vector<size_t> picture_of_row_;
-  std::vector<size_t> value_begin_;  ///< of each picture, first column in values_ of a head's channel
-  MatrixFormat format_;
-  size_t most_keys_ = 0;  ///< of a picture, padded
-  Span2d<float> cos_;     ///< [rows, head_dim / 2]
+  bool is_packed_;                 ///< a kernel of its own attends; otherwise two products do
+  MatrixFormat format_;            ///< of keys_ and values_
+  std::vector<size_t> key_begin_;  ///< of each picture, padded keys of those before it
+  size_t most_keys_ = 0;           ///< of a picture, padded
+  Span2d<float> cos_;              ///< [rows, head_dim / 2]
   Span2d<float> sin_;
   Span2d<float> queries_;     ///< [rows, width]; attention's output afterwards
-  Buffer<std::byte> keys_;    ///< of each picture: [heads, patches, head_dim]
-  Buffer<std::byte> values_;  ///< of each picture: [heads, head_dim, patches padded]
+  Buffer<std::byte> keys_;    ///< of each picture and head: [keys padded, head_dim], or as the kernel packs them
+  Buffer<std::byte> values_;  ///< of each picture and head: [head_dim, keys padded], or as the kernel packs them
 };
 
 }  // namespace tidepool::vision
