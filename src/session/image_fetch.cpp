@@ -102,6 +102,12 @@ std::string normal_address(const std::string& host) {
   return "";
 }
 
+bool is_name(std::string_view host) {
+  return !host.empty() && std::all_of(host.begin(), host.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_' || c >= 0x80;
+  });
+}
+
 std::string address_text(const sockaddr& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const void* bytes = nullptr;
@@ -263,7 +269,14 @@ bool is_public_address(const std::string& address) {
 ImageFetcher::ImageFetcher(ImageFetchOptions options) : options_(std::move(options)) {
   for (std::string& host : options_.hosts) {
     host = plain_host(host);
-    if (std::string address = normal_address(host); !address.empty()) addresses_.push_back(std::move(address));
+    if (std::string address = normal_address(host); !address.empty()) {
+      addresses_.push_back(std::move(address));
+    } else if (!is_name(host)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--allowed-media-domains: \"{}\" is no host; give its name or address, without http:// "
+                              "and port",
+                              printable(host)));
+    }
   }
   // Counted by the library itself; the first call of all must not be within a transfer.
   if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)

@@ -25,6 +25,7 @@ struct ImageFetchOptions {
 /// whatever a name resolves to. Thread-safe.
 class ImageFetcher {
  public:
+  /// Throws Error(kInvalidArgument) for what is no host.
   explicit ImageFetcher(ImageFetchOptions options);
   ImageFetcher(const ImageFetcher&) = delete;
   ImageFetcher& operator=(const ImageFetcher&) = delete;

@@ -135,6 +135,14 @@ TEST(ImageFetcher, AsksNobodyElse) {
   EXPECT_TRUE(server.paths().empty());
 }
 
+TEST(ImageFetcher, TakesNamesAndAddressesOfHostsOnly) {
+  for (const std::string host :
+       {"example.com", "EXAMPLE.com.", "10.0.0.1", "::1", "[2606:4700::1111]", "bücher.example"})
+    EXPECT_NO_THROW(ImageFetcher(hosts({host}))) << host;
+  for (const std::string host : {"", "*", "http://example.com", "example.com:80", "example.com/a", "a b"})
+    EXPECT_THROW(ImageFetcher(hosts({host})), Error) << host;
+}
+
 /// A name that leads to this machine or its network is no way around the rule.
 TEST(ImageFetcher, ConnectsToNoPrivateAddressThatIsNotNamed) {
   const TinyServer server([](const std::string& path) { return ok(path); });

@@ -191,5 +191,17 @@ TEST(KeptTurns, SameTurnAgainTakesNoMoreRoom) {
             (std::vector{1, 2, 3}));
 }
 
+TEST(PromptFingerprint, OfPiecesIsThatOfTheWhole) {
+  const std::vector<int32_t> ids = {5, 0, -1, 129279, 5};
+  for (size_t cut = 0; cut <= ids.size(); ++cut) {
+    PromptFingerprint pieces;
+    pieces.add(std::span(ids).first(cut));
+    EXPECT_EQ(pieces.value(), prompt_fingerprint(std::span(ids).first(cut)));
+    pieces.add(std::span(ids).subspan(cut));
+    EXPECT_EQ(pieces.value(), prompt_fingerprint(ids));
+  }
+  EXPECT_NE(prompt_fingerprint(ids), prompt_fingerprint(std::span(ids).first(4)));
+}
+
 }  // namespace
 }  // namespace tidepool
