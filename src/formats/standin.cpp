@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/checkpoint.h"
+#include "formats/model_index.h"
 #include "formats/safetensors.h"
 
 namespace tidepool {
@@ -92,18 +93,12 @@ void write_standin(const std::filesystem::path& config_file, const std::filesyst
   uint64_t total = 0;
   std::vector<std::pair<std::string, size_t>> places;  // tensor -> shard
   for (size_t i = 0; i < shards.size(); ++i) {
-    total += write_shard(folder / fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()), shards[i]);
+    total += write_shard(folder / shard_name(i + 1, shards.size()), shards[i]);
     for (const ExpectedTensor& tensor : shards[i])
       places.emplace_back(tensor.name, i + 1);
   }
-  std::sort(places.begin(), places.end());
-  // The names are made of letters, digits, dots and underscores: nothing to escape.
-  std::string index = fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", total);
-  for (size_t i = 0; i < places.size(); ++i) {
-    index += fmt::format("{}\n    \"{}\": \"model-{:05}-of-{:05}.safetensors\"", i == 0 ? "" : ",", places[i].first,
-                         places[i].second, shards.size());
-  }
-  write_file_atomically(folder / "model.safetensors.index.json", index + "\n  }\n}\n");
+  write_file_atomically(folder / "model.safetensors.index.json",
+                        make_model_index(std::move(places), shards.size(), total));
   write_file_atomically(folder / "config.json", read_file(config_file, uint64_t{1} << 20));
 }
 
