@@ -1,6 +1,7 @@
 #include "train/row_spread.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/gathered.h"
 
