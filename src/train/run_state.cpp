@@ -85,8 +85,7 @@ void save_run_state(const std::filesystem::path& file, const RunState& state, st
   write_safetensors(file, tensors, metadata);
 }
 
-RunState load_run_state(const std::filesystem::path& file, const std::string& recipe,
-                        std::span<const NamedBuffer> buffers) {
+RunState load_run_state(const std::filesystem::path& file, const std::string& recipe) {
   const SafetensorsFile stored(file);
   const Metadata metadata = stored.metadata();
   const MetadataReader reader(file, metadata);
@@ -108,11 +107,15 @@ RunState load_run_state(const std::filesystem::path& file, const std::string& re
     if (key.starts_with(kCounterPrefix))
       state.counters.emplace_back(key.substr(kCounterPrefix.size()), reader.number<uint64_t>(key));
   }
+  return state;
+}
+
+void load_run_buffers(const std::filesystem::path& file, std::span<const NamedBuffer> buffers) {
+  const SafetensorsFile stored(file);
   if (stored.entries().size() != buffers.size())
     refuse(file, fmt::format("it holds {} buffers and should hold {}", stored.entries().size(), buffers.size()));
   for (const NamedBuffer& buffer : buffers)
     read_buffer(file, stored, buffer);
-  return state;
 }
 
 }  // namespace tidepool

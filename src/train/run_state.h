@@ -33,9 +33,12 @@ struct RunState {
 /// Throws Error(kIo).
 void save_run_state(const std::filesystem::path& file, const RunState& state, std::span<const NamedBuffer> buffers);
 
-/// Reads them back; every buffer must be in the file with its size, and nothing else may be. Throws Error: kNotFound;
-/// kCorrupt (not such a file); kInvalidArgument when `recipe` is not the one it was written with.
-[[nodiscard]] RunState load_run_state(const std::filesystem::path& file, const std::string& recipe,
-                                      std::span<const NamedBuffer> buffers);
+/// Reads where a run is. Throws Error: kNotFound; kCorrupt (not such a file); kInvalidArgument when `recipe` is not the
+/// one it was written with.
+[[nodiscard]] RunState load_run_state(const std::filesystem::path& file, const std::string& recipe);
+
+/// Reads the buffers back; every one must be in the file with its size, and nothing else may be. Throws
+/// Error(kCorrupt).
+void load_run_buffers(const std::filesystem::path& file, std::span<const NamedBuffer> buffers);
 
 }  // namespace tidepool

@@ -1,0 +1,161 @@
+#include "train/training_run.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/temp_folder.h"
+#include "formats/checkpoint.h"
+
+namespace tidepool {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kGoldenModel = TIDEPOOL_GOLDEN_DIR "/ckpt";
+
+/// Four steps of the backbone and two of the draft head, of the golden model's shape.
+constexpr const char* kRecipe = R"({
+ "format": 1, "name": "tiny", "seed": 3,
+ "stages": [
+  {"name": "first", "tokens": 2048, "step_rows": 512, "batch_rows": 256,
+   "rate": {"peak": 0.01, "last": 0.001, "warm_up": 0.25, "flat": 0.5, "cosine": 1},
+   "mixture": [{"texts": "all", "weight": 1, "length": 200}]},
+  {"name": "drafts", "tokens": 512, "step_rows": 256, "batch_rows": 256, "rounding": "all", "trains": "drafts",
+   "rate": {"peak": 0.01, "last": 0.001, "warm_up": 0, "flat": 0.5, "cosine": 1},
+   "mixture": [{"texts": "all", "weight": 1, "length": 200}]}
+ ]})";
+
+/// Sentences that a little model learns something of in a few steps.
+Corpus small_corpus() {
+  CorpusSource source{"sentences", {}, {}};
+  source.train.reserve(40);
+  for (int document = 0; document < 40; ++document) {
+    std::string text;
+    for (int sentence = 0; sentence < 10 + document; ++sentence)
+      text += fmt::format("The number {} stands behind {}. ", (document + sentence) % 10, sentence % 7);
+    source.train.push_back({fmt::format("{}", document), text});
+  }
+  return Corpus({source});
+}
+
+std::string bytes_of(const std::filesystem::path& file) {
+  return read_file(file, uint64_t{1} << 30U);
+}
+
+/// Time that stands still, so that two runs log the same.
+std::chrono::steady_clock::time_point no_time() {
+  return {};
+}
+
+class TrainingRunTest : public testing::Test {
+ protected:
+  [[nodiscard]] TrainingInputs inputs() const {
+    return {recipe_, config_, tokenizer_, std::filesystem::path(kGoldenModel) / "tokenizer.json", &corpus_, "digest"};
+  }
+  [[nodiscard]] static TrainingRunOptions options(const std::filesystem::path& folder) {
+    return {.folder = folder,
+            .precision = kernels::GemmPrecision::kFloat32,
+            .save_interval = std::chrono::hours(1),
+            .clock = &no_time};
+  }
+  /// Runs until `steps` steps are done in this start; 0 for the end.
+  bool run(const std::filesystem::path& folder, size_t threads, uint64_t steps = 0) {
+    ThreadPool pool(threads);
+    TrainingRun training(inputs(), options(folder), pool);
+    std::stop_source stop;
+    uint64_t done = 0;
+    return training.run(stop.get_token(), [&](const TrainingProgress& progress) {
+      losses_.push_back(progress.step.loss);
+      if (++done == steps) stop.request_stop();
+    });
+  }
+
+  Recipe recipe_ = parse_recipe(kRecipe, "recipe");
+  ModelConfig config_ = load_config(std::filesystem::path(kGoldenModel) / "config.json");
+  Tokenizer tokenizer_ = Tokenizer::load(std::filesystem::path(kGoldenModel) / "tokenizer.json");
+  Corpus corpus_ = small_corpus();
+  std::vector<double> losses_;
+};
+
+TEST_F(TrainingRunTest, StoppedAndStartedAgainItEndsWithTheSameBits) {
+  const TempFolder whole;
+  const TempFolder parts;
+  EXPECT_TRUE(run(whole.path(), 2));
+  EXPECT_FALSE(run(parts.path(), 1, 1));  // in the middle of a stage
+  EXPECT_FALSE(run(parts.path(), 2, 3));  // between two stages
+  EXPECT_FALSE(run(parts.path(), 1, 1));
+  EXPECT_TRUE(run(parts.path(), 1));
+  for (const char* file : {"state.safetensors", "log.jsonl", "model/model.safetensors.index.json", "loss.svg"})
+    EXPECT_EQ(bytes_of(whole / file), bytes_of(parts / file)) << file;
+}
+
+/// What kill -9 leaves: an older state, and a log that is further.
+TEST_F(TrainingRunTest, ItGoesOnFromAnOlderStateBehindALogThatIsFurther) {
+  const TempFolder whole;
+  const TempFolder killed;
+  EXPECT_FALSE(run(killed.path(), 1, 2));
+  const std::string older = bytes_of(killed / "state.safetensors");
+  EXPECT_FALSE(run(killed.path(), 1, 1));
+  std::ofstream(killed / "state.safetensors", std::ios::binary) << older;
+  EXPECT_TRUE(run(killed.path(), 1));
+  EXPECT_TRUE(run(whole.path(), 1));
+  for (const char* file : {"state.safetensors", "log.jsonl"})
+    EXPECT_EQ(bytes_of(whole / file), bytes_of(killed / file)) << file;
+}
+
+TEST_F(TrainingRunTest, TheLossFallsAndTheModelIsOneThatTheEngineReads) {
+  recipe_.stages.resize(1);
+  recipe_.stages[0].tokens = 512 * 12;
+  const TempFolder folder;
+  EXPECT_TRUE(run(folder.path(), 2));
+  ASSERT_EQ(losses_.size(), 12U);
+  EXPECT_NEAR(losses_.front(), std::log(512), 0.3);  // all tokens equally likely at first
+  EXPECT_LT(losses_.back(), losses_.front() - 1);
+  EXPECT_EQ(Checkpoint::open(folder / "model")->config().vocab_size, 512);
+}
+
+TEST_F(TrainingRunTest, AnotherRecipeIsRefusedInTheSameFolder) {
+  const TempFolder folder;
+  EXPECT_FALSE(run(folder.path(), 1, 1));
+  TrainingInputs other = inputs();
+  other.digest = "another";
+  ThreadPool pool(1);
+  EXPECT_THROW(TrainingRun(other, options(folder.path()), pool), Error);
+}
+
+TEST_F(TrainingRunTest, AVocabularyThatDoesNotFitIsNamed) {
+  config_.vocab_size = 511;
+  const TempFolder folder;
+  ThreadPool pool(1);
+  try {
+    const TrainingRun training(inputs(), options(folder.path()), pool);
+    FAIL() << "a vocabulary of another size was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the tokenizer has 512 tokens and the config's vocab_size is 511"));
+  }
+}
+
+/// Rows 0..9 are given but for the last two, whose predictions are learnt: rows 7 and 8 predict them. With a window of
+/// 4 the decoder reads rows 4..7 of the prompt.
+TEST(SkipPrompts, LeavesTheLastWindowOfThePromptToTheDecoder) {
+  TokenBatch batch;
+  batch.ids.assign(10, 1);
+  batch.targets.assign(10, 1);
+  batch.weights.assign(10, 0);
+  batch.weights[7] = 1;
+  batch.weights[8] = 1;
+  batch.segments = {{0, 10, 0}};
+  skip_prompts(batch, 4);
+  EXPECT_EQ(batch.segments[0].decoder_begin, 4U);
+  skip_prompts(batch, 128);
+  EXPECT_EQ(batch.segments[0].decoder_begin, 0U);
+}
+
+}  // namespace
+}  // namespace tidepool
