@@ -58,22 +58,40 @@ bool read_header(Reader& reader) {
   return true;
 }
 
-/// All rows as RGB of 8 bits into `out` [height, width, 3]. False: the library gave up.
+bool is_grey16(const Reader& reader) {
+  return png_get_color_type(reader.png, reader.info) == PNG_COLOR_TYPE_GRAY &&
+         png_get_bit_depth(reader.png, reader.info) == 16;
+}
+
+/// A row of 16-bit grey, as it lies in the file, to RGB in the same memory, from behind: Pillow reads such files as
+/// integers, and what is above 255 becomes white. (Of all other 16-bit samples it takes the upper byte.)
+void clip_grey16(uint8_t* row, size_t width) {
+  for (size_t x = width; x-- > 0;) {
+    const uint8_t value = row[2 * x] != 0 ? uint8_t{255} : row[2 * x + 1];
+    std::memset(row + RgbImage::kChannels * x, value, RgbImage::kChannels);
+  }
+}
+
+/// All rows as RGB of 8 bits into `out` [height, width, 3], those of 16-bit grey as they are. False: the library gave
+/// up.
 bool read_rows(Reader& reader, uint8_t* out) {
   if (setjmp(png_jmpbuf(reader.png)) != 0) return false;
-  png_set_expand(reader.png);       // palettes to RGB, grey of 1, 2 and 4 bits to 8, a transparent colour to alpha
-  png_set_strip_16(reader.png);     // the upper byte
-  png_set_strip_alpha(reader.png);  // dropped, not blended
-  png_set_gray_to_rgb(reader.png);
+  const bool is_raw = is_grey16(reader);
+  if (!is_raw) {
+    png_set_expand(reader.png);       // palettes to RGB, grey of 1, 2 and 4 bits to 8, a transparent colour to alpha
+    png_set_strip_16(reader.png);     // the upper byte
+    png_set_strip_alpha(reader.png);  // dropped, not blended
+    png_set_gray_to_rgb(reader.png);
+  }
   const int passes = png_set_interlace_handling(reader.png);
   png_read_update_info(reader.png, reader.info);
-  const size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
   const png_uint_32 height = png_get_image_height(reader.png, reader.info);
-  if (row_bytes != static_cast<size_t>(png_get_image_width(reader.png, reader.info)) * RgbImage::kChannels)
+  const size_t width = png_get_image_width(reader.png, reader.info);
+  if (png_get_rowbytes(reader.png, reader.info) != width * (is_raw ? 2 : RgbImage::kChannels))
     png_error(reader.png, "its rows are not RGB");
   for (int pass = 0; pass < passes; ++pass) {
     for (png_uint_32 y = 0; y < height; ++y)
-      png_read_row(reader.png, out + y * row_bytes, nullptr);
+      png_read_row(reader.png, out + y * width * RgbImage::kChannels, nullptr);
   }
   return true;
 }
@@ -92,8 +110,11 @@ RgbImage decode_png(const Source& source) {
   const size_t width = png_get_image_width(reader.png, reader.info);
   const size_t height = png_get_image_height(reader.png, reader.info);
   check_size(source, width, height);
+  const bool clips = is_grey16(reader);  // before reading says what the rows became
   RgbImage image(width, height);
   if (!read_rows(reader, image.pixels.data())) refuse_damaged(source, "PNG", reader.message);
+  for (size_t y = 0; clips && y < height; ++y)
+    clip_grey16(image.pixels.data() + y * width * RgbImage::kChannels, width);
   return image;
 }
 
