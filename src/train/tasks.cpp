@@ -1,12 +1,12 @@
 #include "train/tasks.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 
 #include "base/error.h"
+#include "train/name_list.h"
 
 namespace tidepool {
 namespace {
@@ -54,7 +54,7 @@ std::unique_ptr<Task> make_task(std::string_view name, const TaskOptions& option
   if (name == "tools") return make_tools_task(options);
   if (name == "help") return make_help_task();
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("there is no task \"{}\"; there are: {}", name, fmt::join(kNames, ", ")));
+              fmt::format("there is no task \"{}\"; there are: {}", name, name_list(kNames)));
 }
 
 }  // namespace tidepool

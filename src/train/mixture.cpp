@@ -1,0 +1,112 @@
+#include "train/mixture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "train/name_list.h"
+#include "train/random_stream.h"
+
+namespace tidepool {
+namespace {
+
+uint64_t train_bytes(const CorpusSource& source) {
+  uint64_t bytes = 0;
+  for (const CorpusDocument& document : source.train)
+    bytes += document.text.size();
+  return bytes;
+}
+
+/// A source that a part draws on, and its share of the part.
+struct PartSource {
+  const CorpusSource* source = nullptr;
+  double share = 1;
+};
+
+std::vector<PartSource> texts_of(const RecipePart& part, const std::string& place, const Corpus* corpus) {
+  if (corpus == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} needs texts: name the folder that tools/fetch_corpus.sh filled", place));
+  }
+  std::vector<PartSource> sources;
+  if (part.texts != "all") {
+    const CorpusSource* source = corpus->find(part.texts);
+    if (source != nullptr) return {{source, 1}};
+    std::vector<std::string_view> names;
+    names.reserve(corpus->sources().size());
+    for (const CorpusSource& known : corpus->sources())
+      names.push_back(known.name);
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the corpus has no source \"{}\"; it has: {}", place, part.texts, name_list(names)));
+  }
+  uint64_t total = 0;
+  for (const CorpusSource& source : corpus->sources())
+    total += train_bytes(source);
+  sources.reserve(corpus->sources().size());
+  for (const CorpusSource& source : corpus->sources()) {
+    const uint64_t bytes = train_bytes(source);
+    if (bytes > 0) sources.push_back({&source, static_cast<double>(bytes) / static_cast<double>(total)});
+  }
+  return sources;
+}
+
+uint64_t counter_of(const std::vector<std::pair<std::string, uint64_t>>& counters, const std::string& name) {
+  const auto found = std::ranges::find(counters, name, &std::pair<std::string, uint64_t>::first);
+  if (found != counters.end()) return found->second;
+  throw Error(ErrorCode::kCorrupt, fmt::format("the state of the run has no \"{}\"; begin it anew", name));
+}
+
+}  // namespace
+
+Mixture::Mixture(const Recipe& recipe, size_t stage, const Tokenizer& tokenizer, const Corpus* corpus,
+                 ThreadPool& pool) {
+  const RecipeStage& chosen = recipe.stages.at(stage);
+  std::vector<MixturePart> parts;
+  const auto add = [&](std::unique_ptr<SampleSource> source, double weight) {
+    parts.push_back({source.get(), weight});
+    sources_.push_back(std::move(source));
+  };
+  for (size_t p = 0; p < chosen.mixture.size(); ++p) {
+    const RecipePart& part = chosen.mixture[p];
+    const uint64_t seed = RandomStream(recipe.seed, chosen.name, p).next();
+    const std::string place = fmt::format("recipe {}, stage {}, mixture[{}]", recipe.name, chosen.name, p);
+    if (!part.task.empty()) {
+      const TaskOptions options{.length_min = part.length_min, .length_max = part.length_max};
+      add(make_task_source(part.task, make_task(part.task, options, tokenizer, corpus), Split::kTrain, seed, tokenizer),
+          part.weight);
+      continue;
+    }
+    for (const auto& [source, share] : texts_of(part, place, corpus)) {
+      const TextSourceOptions options{.split = Split::kTrain, .seed = seed, .length_max = part.length_max};
+      add(make_text_source(*source, options, tokenizer, pool), part.weight * share);
+    }
+  }
+  const uint64_t seed = RandomStream(recipe.seed, chosen.name, chosen.mixture.size()).next();
+  packer_ =
+      std::make_unique<SamplePacker>(std::move(parts), SamplePackerOptions{.rows = chosen.batch_rows, .seed = seed});
+}
+
+std::vector<std::pair<std::string, uint64_t>> position_counters(const SamplePacker::Position& position) {
+  std::vector<std::pair<std::string, uint64_t>> counters = {
+      {"data.window", position.window}, {"data.batch", position.batch}, {"data.parts", position.parts.size()}};
+  for (size_t p = 0; p < position.parts.size(); ++p) {
+    counters.emplace_back(fmt::format("data.{}.place", p), position.parts[p].place);
+    counters.emplace_back(fmt::format("data.{}.tokens", p), position.parts[p].tokens);
+  }
+  return counters;
+}
+
+SamplePacker::Position counters_position(const std::vector<std::pair<std::string, uint64_t>>& counters) {
+  SamplePacker::Position position;
+  position.window = counter_of(counters, "data.window");
+  position.batch = counter_of(counters, "data.batch");
+  const uint64_t parts = counter_of(counters, "data.parts");
+  for (uint64_t p = 0; p < parts; ++p) {
+    position.parts.push_back({.place = counter_of(counters, fmt::format("data.{}.place", p)),
+                              .tokens = counter_of(counters, fmt::format("data.{}.tokens", p))});
+  }
+  return position;
+}
+
+}  // namespace tidepool

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/fake_quant.h"
+#include "train/schedule.h"
+
+namespace tidepool {
+
+/// A share of what a stage learns from: texts or a task.
+struct RecipePart {
+  std::string texts;      ///< a source of the corpus, or "all": every one by its size; empty: a task
+  std::string task;       ///< of make_task; empty: texts
+  double weight = 1;      ///< of its tokens among those of the stage
+  size_t length_min = 0;  ///< tokens of a sample, of tasks that have a length
+  size_t length_max = 0;  ///< the same, and of texts, which are cut to it
+};
+
+/// A part of a run with one mixture and one schedule.
+struct RecipeStage {
+  enum class Trains : uint8_t {
+    kModel,
+    kDrafts,  ///< the draft head alone; the rest stands still
+  };
+  /// When the learning rate changes, in shares of the stage's steps.
+  struct Rate {
+    double peak = 0;
+    double last = 0;
+    double warm_up = 0;  ///< up to `peak` until here
+    double flat = 0;     ///< at `peak` until here
+    double cosine = 1;   ///< down to `last` until here
+  };
+
+  std::string name;
+  int64_t tokens = 0;     ///< to learn from, rows of all batches together
+  size_t step_rows = 0;   ///< rows between two updates of the parameters, a multiple of batch_rows
+  size_t batch_rows = 0;  ///< rows of one pass forward and back; no sample is longer
+  Rate rate;
+  Qat rounding;
+  Trains trains = Trains::kModel;
+  std::vector<RecipePart> mixture;
+
+  [[nodiscard]] int64_t steps() const;
+  [[nodiscard]] LearningRateSchedule schedule() const;
+};
+
+/// How a model is trained. (docs/training.md, "Recipes")
+struct Recipe {
+  std::string name;
+  uint64_t seed = 0;                                   ///< of the first values, the data and its order
+  std::filesystem::path config = "config.json";        ///< of the model; beside the recipe
+  std::filesystem::path tokenizer = "tokenizer.json";  ///< the same
+  std::vector<RecipeStage> stages;
+};
+
+/// Reads a recipe; `name` stands for it in messages. Throws Error(kInvalidArgument) that names the place
+/// ("stages[1].mixture[0].weight"), what is there and what may be. An unknown key is refused: it would be a mistyped
+/// one. Whether sources and lengths fit a corpus and a model is not known here.
+[[nodiscard]] Recipe parse_recipe(std::string_view json, const std::string& name);
+
+/// Reads it from a file. Throws Error as read_file and parse_recipe.
+[[nodiscard]] Recipe load_recipe(const std::filesystem::path& file);
+
+}  // namespace tidepool
