@@ -208,7 +208,8 @@ void Loop::wait_for_memory(const JobPtr& job, SequenceState state) {
   const int64_t tokens = tokens_needed(*job);
   const int64_t missing = engine_.cache->shortage(state, tokens);
   state = engine_.model.new_sequence();
-  job->shared_blocks = engine_.cache->shortage(state, tokens) - missing;
+  // Never below 0, or it would wait for more than all memory.
+  job->shared_blocks = std::max<int64_t>(engine_.cache->shortage(state, tokens) - missing, 0);
   waits_for_memory_ = true;
   std::erase(active_, job);
   enqueue(job);

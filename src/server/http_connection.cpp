@@ -96,7 +96,7 @@ class Connection final : public HttpConnection, public std::enable_shared_from_t
 
 void Connection::start() {
   shared_->open_connections.fetch_add(1, std::memory_order_relaxed);
-  loop_->connections.insert(shared_from_this());
+  loop_->connections().insert(shared_from_this());
   ErrorValue ignored;  // a socket that cannot be set up fails at its first read
   socket_.set_option(Tcp::no_delay(true), ignored);
   begin_request();
@@ -335,7 +335,7 @@ void Connection::cut() {
   socket_.close(ignored);
   shared_->release_body(std::exchange(reserved_, 0));
   if (exchange_) std::exchange(exchange_, nullptr)->end(false);
-  loop_->connections.erase(self);
+  loop_->connections().erase(self);
   shared_->open_connections.fetch_sub(1, std::memory_order_relaxed);
 }
 

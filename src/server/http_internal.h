@@ -73,13 +73,12 @@ class HttpLoop {
   [[nodiscard]] boost::asio::io_context& context() { return *context_; }
   /// Runs `call` on the loop's thread, in the order of the calls. Any thread.
   void post(std::function<void()> call);
+  /// Only for its thread.
+  [[nodiscard]] std::unordered_set<std::shared_ptr<HttpConnection>>& connections() { return connections_; }
 
-  // Above the connections: they die before it.
  private:
   std::unique_ptr<boost::asio::io_context> context_;
-
- public:
-  std::unordered_set<std::shared_ptr<HttpConnection>> connections;  ///< its thread's
+  std::unordered_set<std::shared_ptr<HttpConnection>> connections_;  ///< they die before the context
 };
 
 /// A client's connection. All calls on its loop's thread.

@@ -160,7 +160,8 @@ void HttpServer::Impl::sweep(const std::shared_ptr<Loop>& loop) {
     if (!cancelled && loop->work) sweep(loop);
   });
   const Clock::time_point now = Clock::now();
-  const std::vector<std::shared_ptr<HttpConnection>> connections(loop->connections.begin(), loop->connections.end());
+  const std::vector<std::shared_ptr<HttpConnection>> connections(loop->connections().begin(),
+                                                                 loop->connections().end());
   for (const std::shared_ptr<HttpConnection>& connection : connections)
     connection->look_at_clock(now);
 }
@@ -183,7 +184,8 @@ void HttpServer::Impl::stop(std::chrono::milliseconds grace) {
   const Clock::time_point end = Clock::now() + grace;
   const auto cut_all = [this](bool is_busy_too) {
     on_every_loop([is_busy_too](Loop& loop) {
-      const std::vector<std::shared_ptr<HttpConnection>> connections(loop.connections.begin(), loop.connections.end());
+      const std::vector<std::shared_ptr<HttpConnection>> connections(loop.connections().begin(),
+                                                                     loop.connections().end());
       for (const std::shared_ptr<HttpConnection>& connection : connections)
         is_busy_too ? connection->cut() : connection->cut_if_idle();
     });

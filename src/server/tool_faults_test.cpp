@@ -9,13 +9,13 @@
 #include <array>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "server/dialect_test_support.h"
+#include "server/dialect_reader.h"
 #include "text/dsml.h"
 
 namespace tidepool {
@@ -23,175 +23,22 @@ namespace {
 
 using server_testing::at;
 using server_testing::Client;
-using server_testing::Response;
+using server_testing::Dialect;
+using server_testing::kWays;
+using server_testing::read_answer;
+using server_testing::Seen;
+using server_testing::Way;
 using testing::HasSubstr;
 using testing::Not;
-
-/// What a client has of an answer, whichever way it came.
-struct Seen {
-  std::string reasoning;
-  std::string content;
-  std::vector<std::pair<std::string, std::string>> calls;  ///< names, and arguments as canonical JSON where they are
-  std::string end;                                         ///< "stop", "length" or "calls"
-
-  friend bool operator==(const Seen&, const Seen&) = default;
-  friend void PrintTo(const Seen& seen, std::ostream* out) {
-    *out << "reasoning '" << seen.reasoning << "' content '" << seen.content << "' end " << seen.end;
-    for (const auto& [name, arguments] : seen.calls)
-      *out << " call " << name << ' ' << arguments;
-  }
-};
-
-enum class Dialect : uint8_t { kChat, kMessages, kResponses };
-struct Way {
-  Dialect dialect = Dialect::kChat;
-  bool is_stream = false;
-};
-constexpr std::array<Way, 6> kWays = {{{Dialect::kChat, false},
-                                       {Dialect::kChat, true},
-                                       {Dialect::kMessages, false},
-                                       {Dialect::kMessages, true},
-                                       {Dialect::kResponses, false},
-                                       {Dialect::kResponses, true}}};
-
-std::string canonical(const std::string& arguments) {
-  try {
-    return write_json(parse_json(arguments));
-  } catch (const Error&) {
-    return arguments;
-  }
-}
-
-std::string text_of(const Json& object, std::string_view key) {
-  const Json* value = object.find(key);
-  return value != nullptr && value->is_string() ? value->as_string() : "";
-}
-
-std::string end_of(std::string_view reason) {
-  if (reason == "tool_calls" || reason == "tool_use") return "calls";
-  return reason == "length" || reason == "max_tokens" || reason == "incomplete" ? "length" : "stop";
-}
-
-// --- chat completions
-
-Seen read_chat(const Json& answer) {
-  const Json& choice = at(answer, "choices", 0);
-  const Json& message = at(choice, "message");
-  Seen seen{text_of(message, "reasoning_content"), text_of(message, "content"), {}, {}};
-  if (const Json* calls = message.find("tool_calls")) {
-    for (const Json& call : calls->as_array())
-      seen.calls.emplace_back(text_of(at(call, "function"), "name"), text_of(at(call, "function"), "arguments"));
-  }
-  seen.end = end_of(text_of(choice, "finish_reason"));
-  return seen;
-}
-
-Seen read_chat_stream(const Response& response) {
-  Seen seen;
-  for (const server_testing::Event& event : response.events()) {
-    if (event.data == "[DONE]") continue;
-    const Json chunk = parse_json(event.data);
-    const Json& choice = at(chunk, "choices", 0);
-    const Json& delta = at(choice, "delta");
-    seen.reasoning += text_of(delta, "reasoning_content");
-    seen.content += text_of(delta, "content");
-    if (choice.find("finish_reason")->is_string()) seen.end = end_of(text_of(choice, "finish_reason"));
-    const Json* calls = delta.find("tool_calls");
-    if (calls == nullptr) continue;
-    const Json& function = at(*calls, 0, "function");
-    if (function.find("name") != nullptr) seen.calls.emplace_back(text_of(function, "name"), "");
-    seen.calls.back().second += text_of(function, "arguments");
-  }
-  return seen;
-}
-
-// --- messages
-
-Seen read_message(const Json& answer) {
-  Seen seen;
-  for (const Json& block : at(answer, "content").as_array()) {
-    seen.reasoning += text_of(block, "thinking");
-    seen.content += text_of(block, "text");
-    if (text_of(block, "type") == "tool_use")
-      seen.calls.emplace_back(text_of(block, "name"), write_json(at(block, "input")));
-  }
-  seen.end = end_of(text_of(answer, "stop_reason"));
-  return seen;
-}
-
-Seen read_message_stream(const Response& response) {
-  Seen seen;
-  for (const server_testing::Event& event : response.events()) {
-    const Json data = parse_json(event.data);
-    if (const Json* block = data.find("content_block"); block != nullptr && text_of(*block, "type") == "tool_use")
-      seen.calls.emplace_back(text_of(*block, "name"), "");
-    const Json* delta = data.find("delta");
-    if (delta == nullptr) continue;
-    seen.reasoning += text_of(*delta, "thinking");
-    seen.content += text_of(*delta, "text");
-    if (delta->find("partial_json") != nullptr) seen.calls.back().second += text_of(*delta, "partial_json");
-    if (delta->find("stop_reason") != nullptr) seen.end = end_of(text_of(*delta, "stop_reason"));
-  }
-  return seen;
-}
-
-// --- responses
-
-std::string response_end(const Json& response, const Seen& seen) {
-  if (text_of(response, "status") == "completed" && !seen.calls.empty()) return "calls";
-  return end_of(text_of(response, "status"));
-}
-
-Seen read_response(const Json& answer) {
-  Seen seen;
-  for (const Json& item : at(answer, "output").as_array()) {
-    const std::string type = text_of(item, "type");
-    if (type == "reasoning") seen.reasoning += text_of(at(item, "content", 0), "text");
-    if (type == "message") seen.content += text_of(at(item, "content", 0), "text");
-    if (type == "function_call") seen.calls.emplace_back(text_of(item, "name"), text_of(item, "arguments"));
-  }
-  seen.end = response_end(answer, seen);
-  return seen;
-}
-
-Seen read_response_stream(const Response& response) {
-  Seen seen;
-  for (const server_testing::Event& event : response.events()) {
-    const Json data = parse_json(event.data);
-    if (event.name == "response.reasoning_text.delta") seen.reasoning += text_of(data, "delta");
-    if (event.name == "response.output_text.delta") seen.content += text_of(data, "delta");
-    if (event.name == "response.output_item.added" && text_of(at(data, "item"), "type") == "function_call")
-      seen.calls.emplace_back(text_of(at(data, "item"), "name"), "");
-    if (event.name == "response.function_call_arguments.delta") seen.calls.back().second += text_of(data, "delta");
-    if (event.name == "response.completed" || event.name == "response.incomplete")
-      seen.end = response_end(at(data, "response"), seen);
-  }
-  return seen;
-}
-
-Seen read_answer(const Way& way, const Response& response) {
-  EXPECT_EQ(response.status, 200) << response.body;
-  EXPECT_TRUE(response.is_complete);
-  Seen seen;
-  switch (way.dialect) {
-    case Dialect::kChat: seen = way.is_stream ? read_chat_stream(response) : read_chat(response.json()); break;
-    case Dialect::kMessages:
-      seen = way.is_stream ? read_message_stream(response) : read_message(response.json());
-      break;
-    case Dialect::kResponses:
-      seen = way.is_stream ? read_response_stream(response) : read_response(response.json());
-      break;
-  }
-  for (auto& [name, arguments] : seen.calls)
-    arguments = canonical(arguments);
-  return seen;
-}
 
 class ToolFaultsTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     checkpoint = std::make_unique<service_testing::RoomyCheckpoint>();
-    model = service_testing::load_roomy_model(*checkpoint);
+    LoadOptions options;
+    options.folder = checkpoint->path();
+    options.threads = 1;  // hundreds of outputs of a tiny model: a second thread only waits
+    model = LoadedModel::load(options);
   }
   static void TearDownTestSuite() {
     model.reset();
@@ -249,9 +96,10 @@ class ToolFaultsTest : public testing::Test {
     }
     EngineServiceOptions options;
     options.kv.emplace();
-    options.kv->ram_bytes = size_t{64} << 20;
+    options.kv->ram_bytes = size_t{256} << 20;
     options.script = script;
-    options.scheduler.queue_limit = 100'000;
+    // All at once: a step of many costs little more than a step of one.
+    options.scheduler.max_num_seqs = 64;
     serve_with(make_engine_service(model, options));
   }
   void serve_with(std::unique_ptr<Service> service) {
@@ -277,6 +125,8 @@ class ToolFaultsTest : public testing::Test {
   static std::string body_of(const Way& way, const std::string& text, bool is_thinking, const std::string& fields) {
     const std::string stream = way.is_stream ? "true" : "false";
     std::string body = R"({"model":"tiny","temperature":0,"stream":)" + stream + fields;
+    // Longer than any output here; memory for it is promised to all.
+    if (fields.find("max_tokens") == std::string::npos) body += R"(,"max_tokens":700,"max_output_tokens":700)";
     const std::string thinking = is_thinking ? R"("thinking":{"type":"enabled"})" : R"("thinking":{"type":"disabled"})";
     const std::string messages = R"("messages":[{"role":"user","content":")" + text + R"("}],)";
     switch (way.dialect) {
@@ -284,7 +134,6 @@ class ToolFaultsTest : public testing::Test {
         return body + "," + messages + thinking +
                R"(,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]})";
       case Dialect::kMessages:
-        if (fields.find("max_tokens") == std::string::npos) body += R"(,"max_tokens":4000)";
         return body + "," + messages + thinking +
                R"(,"tools":[{"name":"f","input_schema":{"type":"object"}},{"name":"g","input_schema":{"type":"object"}}]})";
       case Dialect::kResponses:
@@ -295,20 +144,33 @@ class ToolFaultsTest : public testing::Test {
     return "";
   }
 
-  /// All outputs, each asked for in that way, at once; in order.
-  [[nodiscard]] std::vector<Seen> ask_all(const Way& way, const std::vector<Output>& outputs) const {
-    std::vector<std::unique_ptr<Client>> clients;
-    clients.reserve(outputs.size());
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      clients.push_back(std::make_unique<Client>(port()));
-      const std::string body = body_of(way, fmt::format("#{}#", i), outputs[i].is_thinking, outputs[i].fields);
-      clients.back()->send_request("POST", path_of(way), body);
-    }
-    std::vector<Seen> seen;
-    seen.reserve(outputs.size());
-    for (const std::unique_ptr<Client>& client : clients)
-      seen.push_back(read_answer(way, client->read_response()));
+  /// All outputs, each asked for in all of the ways; in order, by way.
+  [[nodiscard]] std::vector<std::vector<Seen>> ask_all(const std::vector<Output>& outputs,
+                                                       std::span<const Way> ways = kWays) const {
+    std::vector<std::vector<Seen>> seen(ways.size());
+    // The first few leave the beginning of the prompt, which is most of it, to the others.
+    const size_t first = std::min<size_t>(outputs.size(), 3);
+    ask_range(outputs, 0, first, ways, seen);
+    ask_range(outputs, first, outputs.size(), ways, seen);
     return seen;
+  }
+
+  /// outputs[begin] to outputs[end - 1], all at once.
+  void ask_range(const std::vector<Output>& outputs, size_t begin, size_t end, std::span<const Way> ways,
+                 std::vector<std::vector<Seen>>& seen) const {
+    std::vector<std::unique_ptr<Client>> clients;
+    clients.reserve(ways.size() * (end - begin));
+    for (const Way& way : ways) {
+      for (size_t i = begin; i < end; ++i) {
+        clients.push_back(std::make_unique<Client>(port()));
+        const std::string body = body_of(way, fmt::format("#{}#", i), outputs[i].is_thinking, outputs[i].fields);
+        clients.back()->send_request("POST", path_of(way), body);
+      }
+    }
+    for (size_t i = 0; i < clients.size(); ++i) {
+      const size_t way = i / (end - begin);
+      seen[way].push_back(read_answer(ways[way], clients[i]->read_response()));
+    }
   }
 
   std::mt19937 random_{20261130};
@@ -343,8 +205,7 @@ TEST_F(ToolFaultsTest, CallsAreReadInAnyTokensInEveryDialect) {
   for (int i = 0; i < 4; ++i)
     outputs.push_back(chopped(i % 2 == 0 ? older : text));
   serve(outputs);
-  for (const Way& way : kWays)
-    EXPECT_THAT(ask_all(way, outputs), testing::Each(kTwoCallsSeen));
+  EXPECT_THAT(ask_all(outputs), testing::Each(testing::Each(kTwoCallsSeen)));
 }
 
 /// Known fault 13: whichever closing tag is missing, the next parameter does not become a part of the value.
@@ -359,8 +220,7 @@ TEST_F(ToolFaultsTest, AMissingCloserSwallowsNothing) {
   }
   ASSERT_EQ(outputs.size(), 6U);
   serve(outputs);
-  for (const Way& way : kWays)
-    EXPECT_THAT(ask_all(way, outputs), testing::Each(kTwoCallsSeen));
+  EXPECT_THAT(ask_all(outputs), testing::Each(testing::Each(kTwoCallsSeen)));
 }
 
 /// Known fault 14: a value may end in any part of its closing tag, wherever the tokens are cut.
@@ -377,8 +237,7 @@ TEST_F(ToolFaultsTest, AValueMayEndInAnyPartOfItsCloser) {
     expected.push_back({"", "", {{"f", R"({"a": ")" + value + "\"}"}}, "calls"});
   }
   serve(outputs);
-  for (const Way& way : kWays)
-    EXPECT_EQ(ask_all(way, outputs), expected);
+  EXPECT_THAT(ask_all(outputs), testing::Each(expected));
 }
 
 /// Known fault 16: calls without their outer tag, or under another name, are calls; of a block cut short nothing shows.
@@ -391,8 +250,7 @@ TEST_F(ToolFaultsTest, BareCallsAreCallsAndCutOnesShowNothing) {
     renamed.replace(place, 7, "function_calls>");
   std::vector<Output> outputs = {output(bare), chopped(bare), output(renamed), chopped(renamed)};
   serve(outputs);
-  for (const Way& way : kWays)
-    EXPECT_THAT(ask_all(way, outputs), testing::Each(kTwoCallsSeen));
+  EXPECT_THAT(ask_all(outputs), testing::Each(testing::Each(kTwoCallsSeen)));
 
   // The end of the turn, or the limit, inside of the block.
   outputs.clear();
@@ -400,8 +258,7 @@ TEST_F(ToolFaultsTest, BareCallsAreCallsAndCutOnesShowNothing) {
     outputs.push_back(output(text.substr(0, cut)));
   outputs.push_back({{text}, false, R"(,"max_tokens":60,"max_output_tokens":60)"});
   serve(outputs);
-  for (const Way& way : kWays) {
-    const std::vector<Seen> seen = ask_all(way, outputs);
+  for (const std::vector<Seen>& seen : ask_all(outputs)) {
     for (const Seen& each : seen)
       EXPECT_THAT(each.content, Not(HasSubstr("DSML")));
     EXPECT_EQ(seen.back().end, "length");
@@ -430,8 +287,8 @@ TEST_F(ToolFaultsTest, DamagedMarkupNeverShowsAsContent) {
     outputs.push_back(chopped(fmt::format("{}", fmt::join(damaged, ""))));
   }
   serve(outputs);
-  for (const Way& way : kWays) {
-    for (const Seen& seen : ask_all(way, outputs))
+  for (const std::vector<Seen>& all : ask_all(outputs)) {
+    for (const Seen& seen : all)
       EXPECT_THAT(seen.content, Not(HasSubstr("DSML"))) << testing::PrintToString(seen);
   }
 }
@@ -504,10 +361,7 @@ TEST_F(ToolFaultsTest, HeldTextComesAtTheEndAndWholeMarkersDoNot) {
   outputs.push_back({{"I look.\n\n<｜DSML｜ calls>"}, false, ""});
   expected.push_back({"", "I look.", {}, "stop"});
   serve(outputs);
-  for (const Way& way : kWays) {
-    if (way.dialect == Dialect::kResponses) continue;  // has no stop strings
-    EXPECT_EQ(ask_all(way, outputs), expected);
-  }
+  EXPECT_THAT(ask_all(outputs, std::span(kWays).first(4)), testing::Each(expected));  // responses have no stop strings
 }
 
 /// Known fault 28: no special token shows, whether it comes while thinking or in the answer, and whatever is asked for.
@@ -529,8 +383,8 @@ TEST_F(ToolFaultsTest, NoSpecialTokenShows) {
   }
   ASSERT_GE(outputs.size(), 3U);
   serve_ids(ids);
-  for (const Way& way : kWays) {
-    for (const Seen& seen : ask_all(way, outputs)) {
+  for (const std::vector<Seen>& all : ask_all(outputs)) {
+    for (const Seen& seen : all) {
       EXPECT_EQ(seen.reasoning.substr(0, 4), "word");
       EXPECT_THAT(seen.reasoning + seen.content, Not(HasSubstr("｜"))) << testing::PrintToString(seen);
       EXPECT_THAT(seen.reasoning + seen.content, Not(HasSubstr("think>"))) << testing::PrintToString(seen);
