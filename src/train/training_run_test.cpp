@@ -83,7 +83,10 @@ class TrainingRunTest : public testing::Test {
   std::vector<double> losses_;
 };
 
-TEST_F(TrainingRunTest, StoppedAndStartedAgainItEndsWithTheSameBits) {
+/// Under sanitizers these take minutes.
+class SlowTrainingRunTest : public TrainingRunTest {};
+
+TEST_F(SlowTrainingRunTest, StoppedAndStartedAgainItEndsWithTheSameBits) {
   const TempFolder whole;
   const TempFolder parts;
   EXPECT_TRUE(run(whole.path(), 2));
@@ -96,7 +99,7 @@ TEST_F(TrainingRunTest, StoppedAndStartedAgainItEndsWithTheSameBits) {
 }
 
 /// What kill -9 leaves: an older state, and a log that is further.
-TEST_F(TrainingRunTest, ItGoesOnFromAnOlderStateBehindALogThatIsFurther) {
+TEST_F(SlowTrainingRunTest, ItGoesOnFromAnOlderStateBehindALogThatIsFurther) {
   const TempFolder whole;
   const TempFolder killed;
   EXPECT_FALSE(run(killed.path(), 1, 2));
@@ -109,7 +112,7 @@ TEST_F(TrainingRunTest, ItGoesOnFromAnOlderStateBehindALogThatIsFurther) {
     EXPECT_EQ(bytes_of(whole / file), bytes_of(killed / file)) << file;
 }
 
-TEST_F(TrainingRunTest, TheLossFallsAndTheModelIsOneThatTheEngineReads) {
+TEST_F(SlowTrainingRunTest, TheLossFallsAndTheModelIsOneThatTheEngineReads) {
   recipe_.stages.resize(1);
   recipe_.stages[0].tokens = 512 * 12;
   const TempFolder folder;
