@@ -23,10 +23,12 @@ struct Invocation {
 void add_bench_command(CLI::App& program, Invocation& invocation);
 void add_cache_command(CLI::App& program, Invocation& invocation);
 void add_chat_command(CLI::App& program, Invocation& invocation);
+void add_eval_command(CLI::App& program, Invocation& invocation);
 void add_inspect_command(CLI::App& program, Invocation& invocation);
 void add_run_command(CLI::App& program, Invocation& invocation);
 void add_serve_command(CLI::App& program, Invocation& invocation);
 void add_trace_command(CLI::App& program, Invocation& invocation);
+void add_train_command(CLI::App& program, Invocation& invocation);
 void add_vectors_command(CLI::App& program, Invocation& invocation);
 
 }  // namespace tidepool

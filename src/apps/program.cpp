@@ -76,6 +76,8 @@ int run_command(const std::vector<std::string>& arguments, bool& as_json) {
   add_vectors_command(program, invocation);
   add_cache_command(program, invocation);
   add_bench_command(program, invocation);
+  add_train_command(program, invocation);
+  add_eval_command(program, invocation);
   if (const std::optional<int> status = parse(program, arguments, as_json)) return *status;
   as_json = invocation.wants_json;
   if (!invocation.body) {
