@@ -110,6 +110,8 @@ std::vector<Entry> entries_of(const SuiteOptions& options) {
   std::vector<Entry> entries = kernel_entries();
   for (Entry& entry : yardstick_entries())
     entries.push_back(std::move(entry));
+  for (Entry& entry : train_entries())
+    entries.push_back(std::move(entry));
   for (Entry& entry : model_entries())
     entries.push_back(std::move(entry));
   return entries;

@@ -30,6 +30,8 @@ struct Entry {
 
 /// Kernels by themselves.
 [[nodiscard]] std::vector<Entry> kernel_entries();
+/// Products of two computed matrices, as training has them.
+[[nodiscard]] std::vector<Entry> train_entries();
 /// Whole layers and steps of a model cut to four layers; it is written when the first of them runs.
 [[nodiscard]] std::vector<Entry> model_entries();
 
