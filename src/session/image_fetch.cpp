@@ -102,6 +102,10 @@ std::string normal_address(const std::string& host) {
   return "";
 }
 
+bool is_named(const std::vector<std::string>& hosts, const std::string& host) {
+  return std::find(hosts.begin(), hosts.end(), host) != hosts.end();
+}
+
 bool is_name(std::string_view host) {
   return !host.empty() && std::all_of(host.begin(), host.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_' || c >= 0x80;
@@ -173,9 +177,9 @@ curl_socket_t open_socket(void* user, curlsocktype /*purpose*/, curl_sockaddr* a
   auto& transfer = *static_cast<Transfer*>(user);
   const std::string text = address_text(address->addr);
   const bool is_loopback = text == "::1" || text.starts_with("127.");
-  const bool is_named =
-      std::find(transfer.addresses.begin(), transfer.addresses.end(), text) != transfer.addresses.end();
-  if (!is_named && !(is_loopback && transfer.allows_loopback) && !is_public_address(text)) {
+  const bool is_allowed =
+      is_public_address(text) || is_named(transfer.addresses, text) || (is_loopback && transfer.allows_loopback);
+  if (!is_allowed) {
     transfer.is_private = true;
     return CURL_SOCKET_BAD;
   }
@@ -207,7 +211,7 @@ long perform(const Easy& easy, const Url& url, const std::string& host, Transfer
                 fmt::format("{}: what {} sends is larger than the limit of {} bytes; use a smaller picture", path,
                             printable(host), transfer.bytes_max));
   }
-  if (transfer.is_private) {
+  if (code != CURLE_OK && transfer.is_private) {  // else another of its addresses was public
     refuse(path, fmt::format("{} has an address that is not public, which --allowed-media-domains must name itself",
                              printable(host)));
   }
@@ -216,10 +220,6 @@ long perform(const Easy& easy, const Url& url, const std::string& host, Transfer
   long status = 0;
   curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
   return status;
-}
-
-bool is_named(const std::vector<std::string>& hosts, const std::string& host) {
-  return std::find(hosts.begin(), hosts.end(), host) != hosts.end();
 }
 
 /// A link that may be followed.
@@ -267,6 +267,7 @@ bool is_public_address(const std::string& address) {
 }
 
 ImageFetcher::ImageFetcher(ImageFetchOptions options) : options_(std::move(options)) {
+  addresses_.reserve(options_.hosts.size());
   for (std::string& host : options_.hosts) {
     host = plain_host(host);
     if (std::string address = normal_address(host); !address.empty()) {
