@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "kernels/gathered_kernels_internal.h"
 #include "kernels/kernel_table.h"
@@ -79,6 +80,46 @@ void softmax_gradient(Real* p, size_t count, size_t columns, Real scale, const R
 }
 
 template <typename Real>
+void relu_sums(const Real* p, size_t count, size_t columns, const Real* weights, Real* scores) noexcept {
+  for (size_t j = 0; j < count; ++j) {
+    scores[j] = 0;
+    for (size_t c = 0; c < columns; ++c)
+      scores[j] += weights[c] * std::max(p[j * gathered_stride(columns) + c], Real{0});
+  }
+}
+
+template <typename Real>
+void relu_gradient(Real* p, size_t count, size_t columns, const Real* weights, const Real* g,
+                   Real* weight_gradient) noexcept {
+  for (size_t j = 0; j < count; ++j) {
+    for (size_t c = 0; c < columns; ++c) {
+      Real& product = p[j * gathered_stride(columns) + c];
+      weight_gradient[c] += g[j] * std::max(product, Real{0});
+      product = product > 0 ? g[j] * weights[c] : Real{0};
+    }
+  }
+}
+
+template <typename Real>
+void lane_maxima(const Real* x, size_t segments, size_t length, Real* maxima) noexcept {
+  for (size_t i = 0; i < segments * kGatheredLanes; ++i) {
+    const Real* lane = x + i / kGatheredLanes * length * kGatheredLanes + i % kGatheredLanes;
+    maxima[i] = -std::numeric_limits<Real>::infinity();
+    for (size_t v = 0; v < length; ++v)
+      maxima[i] = std::max(maxima[i], lane[v * kGatheredLanes]);
+  }
+}
+
+template <typename Real>
+size_t collect(const Real* x, size_t count, Real least, uint32_t* places) noexcept {
+  size_t found = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (x[i] >= least) places[found++] = static_cast<uint32_t>(i);
+  }
+  return found;
+}
+
+template <typename Real>
 void panel_scores(const PanelScoreArgs<Real>& args) noexcept {
   for (size_t row = 0; row < args.rows; ++row) {
     for (size_t key = 0; key < args.panel_count * kKeysPerPanel; ++key) {
@@ -104,7 +145,11 @@ constexpr GatheredKernels<Real> kReference = {
     .spread = spread<Real>,
     .softmax = softmax<Real>,
     .softmax_gradient = softmax_gradient<Real>,
+    .relu_sums = relu_sums<Real>,
+    .relu_gradient = relu_gradient<Real>,
     .panel_scores = panel_scores<Real>,
+    .lane_maxima = lane_maxima<Real>,
+    .collect = collect<Real>,
 };
 
 /// Filled once, at first use; immutable afterwards, as the kernel table.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -71,7 +72,22 @@ struct GatheredKernels {
   void (*softmax_gradient)(Real* p, size_t count, size_t columns, Real scale, const Real* log_sum,
                            const Real* delta) noexcept;
 
+  /// scores[j] = sum_c weights[c] * relu(p[j, c]); p [count, stride].
+  void (*relu_sums)(const Real* p, size_t count, size_t columns, const Real* weights, Real* scores) noexcept;
+
+  /// Goes back: with g[j] the derivative by scores[j], p[j, c] becomes g[j] * weights[c] where it was positive, else 0,
+  /// and weight_gradient[c] += sum_j g[j] * relu(p[j, c]).
+  void (*relu_gradient)(Real* p, size_t count, size_t columns, const Real* weights, const Real* g,
+                        Real* weight_gradient) noexcept;
+
   void (*panel_scores)(const PanelScoreArgs<Real>& args) noexcept;
+
+  /// maxima[i, l] = the largest of x[(i * length + v) * 16 + l] for v in [0, length); maxima [segments, 16]. A NaN is
+  /// never the largest.
+  void (*lane_maxima)(const Real* x, size_t segments, size_t length, Real* maxima) noexcept;
+
+  /// Writes the places of all x[i] >= least, ascending, and returns how many; room for `count`.
+  size_t (*collect)(const Real* x, size_t count, Real least, uint32_t* places) noexcept;
 };
 
 /// The plain version, of float or double: scalar, terms in ascending order.

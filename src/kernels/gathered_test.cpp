@@ -1,6 +1,7 @@
 #include "kernels/gathered.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "formats/row_format.h"
@@ -118,6 +119,62 @@ TEST(Gathered, EveryVersionHasTheReferencesSoftmaxAndItsGradient) {
       reference.softmax_gradient(expected.data(), kCount, columns, 0.5F, expected_log.data(), delta.data());
       kernels->softmax_gradient(actual.data(), kCount, columns, 0.5F, expected_log.data(), delta.data());
       expect_near(actual, expected, 16);
+    }
+  }
+}
+
+TEST(Gathered, EveryVersionHasTheReferencesWeightedReluAndItsGradient) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    for (const size_t columns : {size_t{3}, size_t{8}, size_t{20}}) {
+      SCOPED_TRACE(std::string(kernels->name) + " " + std::to_string(columns));
+      constexpr size_t kCount = 37;
+      Random random(columns);
+      std::vector<float> products = random.values(kCount * gathered_stride(columns));
+      products[1] = 0;  // counts as not positive
+      const std::vector<float> weights = random.values(columns);
+      const std::vector<float> g = random.values(kCount);
+      std::vector<float> expected(kCount);
+      std::vector<float> actual(kCount);
+      reference.relu_sums(products.data(), kCount, columns, weights.data(), expected.data());
+      kernels->relu_sums(products.data(), kCount, columns, weights.data(), actual.data());
+      expect_near(actual, expected, columns);
+
+      std::vector<float> expected_products = products;
+      std::vector<float> actual_products = products;
+      expected = weights;
+      actual = weights;
+      reference.relu_gradient(expected_products.data(), kCount, columns, weights.data(), g.data(), expected.data());
+      kernels->relu_gradient(actual_products.data(), kCount, columns, weights.data(), g.data(), actual.data());
+      EXPECT_EQ(actual_products, expected_products);
+      expect_near(actual, expected, kCount + 1);
+    }
+  }
+}
+
+TEST(Gathered, MaximaAndCollectedPlacesAreExact) {
+  constexpr size_t kCount = 16 * 12 + 5;
+  Random random(3);
+  std::vector<float> x = random.values(kCount);
+  x[7] = std::numeric_limits<float>::quiet_NaN();
+  x[40] = -std::numeric_limits<float>::infinity();
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    std::vector<float> maxima(3 * 16);
+    kernels->lane_maxima(x.data(), 3, 4, maxima.data());
+    for (size_t i = 0; i < maxima.size(); ++i) {
+      float largest = -std::numeric_limits<float>::infinity();
+      for (size_t v = 0; v < 4; ++v)
+        largest = std::fmax(largest, x[(i / 16 * 4 + v) * 16 + i % 16]);
+      EXPECT_EQ(maxima[i], largest) << kernels->name << " " << i;
+    }
+    for (const float least : {0.9F, 0.0F, -2.0F, x[kCount - 1]}) {
+      std::vector<uint32_t> expected;
+      for (size_t i = 0; i < kCount; ++i) {
+        if (x[i] >= least) expected.push_back(static_cast<uint32_t>(i));
+      }
+      std::vector<uint32_t> places(kCount);
+      places.resize(kernels->collect(x.data(), kCount, least, places.data()));
+      EXPECT_EQ(places, expected) << kernels->name;
     }
   }
 }

@@ -185,6 +185,72 @@ inline void softmax_gradient_columns(float* p, size_t count, size_t columns, flo
   }
 }
 
+/// Columns one after the other, kLanes at a time, each with its own sum: the order of sums is that of Vec::sum.
+inline void relu_sum_rows(const float* p, size_t count, size_t columns, const float* weights, float* scores) {
+  const size_t stride = gathered_stride(columns);
+  for (size_t j = 0; j < count; ++j) {
+    Vec::F sum = Vec::zero();
+    for (size_t c = 0; c < columns; c += kLanes) {
+      const Vec::F products = Vec::load(p + j * stride + c, columns - c);
+      sum = Vec::fma(Vec::load(weights + c, columns - c), Vec::max(products, Vec::zero()), sum);
+    }
+    scores[j] = Vec::sum(sum);
+  }
+}
+
+inline void relu_gradient_rows(float* p, size_t count, size_t columns, const float* weights, const float* g,
+                               float* weight_gradient) {
+  const size_t stride = gathered_stride(columns);
+  for (size_t c = 0; c < columns; c += kLanes) {
+    const size_t rest = columns - c;
+    const Vec::F weight = Vec::load(weights + c, rest);
+    Vec::F sum = Vec::load(weight_gradient + c, rest);
+    for (size_t j = 0; j < count; ++j) {
+      float* products = p + j * stride + c;
+      const Vec::F product = Vec::load(products, rest);
+      const Vec::F gradient = Vec::all(g[j]);
+      sum = Vec::fma(gradient, Vec::max(product, Vec::zero()), sum);
+      Vec::store(products, Vec::where_at_least(Vec::zero(), product, Vec::zero(), Vec::mul(gradient, weight)), rest);
+    }
+    Vec::store(weight_gradient + c, sum, rest);
+  }
+}
+
+inline void lane_maxima_rows(const float* x, size_t segments, size_t length, float* maxima) {
+  for (size_t segment = 0; segment < segments; ++segment) {
+    for (size_t lane = 0; lane < kGatheredLanes; lane += kLanes) {
+      const float* from = x + segment * length * kGatheredLanes + lane;
+      Vec::F max = Vec::all(-__builtin_inff());
+      // Of a NaN and another value max gives the second.
+      for (size_t v = 0; v < length; ++v)
+        max = Vec::max(Vec::load(from + v * kGatheredLanes), max);
+      Vec::store(maxima + segment * kGatheredLanes + lane, max);
+    }
+  }
+}
+
+/// Values that one test tells apart from the rest: most have none that is large enough.
+inline constexpr size_t kCollectStep = 16;
+
+inline size_t collect_places(const float* x, size_t count, float least, uint32_t* places) {
+  size_t found = 0;
+  const auto test = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      places[found] = static_cast<uint32_t>(i);
+      found += x[i] >= least ? 1 : 0;
+    }
+  };
+  size_t begin = 0;
+  for (; begin + kCollectStep <= count; begin += kCollectStep) {
+    Vec::F max = Vec::all(-__builtin_inff());
+    for (size_t i = 0; i < kCollectStep; i += kLanes)
+      max = Vec::max(Vec::load(x + begin + i), max);
+    if (Vec::largest(max) >= least) test(begin, begin + kCollectStep);
+  }
+  test(begin, count);
+  return found;
+}
+
 /// Heads whose products with two vectors of keys sit in registers together.
 inline constexpr size_t kScoreHeads = kLanes == 16 ? 8 : 4;
 
@@ -266,6 +332,19 @@ void softmax_gradient(float* p, size_t count, size_t columns, float scale, const
                       const float* delta) noexcept {
   softmax_gradient_columns(p, count, columns, scale, log_sum, delta);
 }
+void relu_sums(const float* p, size_t count, size_t columns, const float* weights, float* scores) noexcept {
+  relu_sum_rows(p, count, columns, weights, scores);
+}
+void relu_gradient(float* p, size_t count, size_t columns, const float* weights, const float* g,
+                   float* weight_gradient) noexcept {
+  relu_gradient_rows(p, count, columns, weights, g, weight_gradient);
+}
+void lane_maxima(const float* x, size_t segments, size_t length, float* maxima) noexcept {
+  lane_maxima_rows(x, segments, length, maxima);
+}
+size_t collect(const float* x, size_t count, float least, uint32_t* places) noexcept {
+  return collect_places(x, count, least, places);
+}
 void panel_scores(const PanelScoreArgs<float>& args) noexcept {
   score_panels(args);
 }
@@ -277,7 +356,11 @@ constexpr GatheredKernels<float> gathered_table(std::string_view name) {
           .spread = spread,
           .softmax = softmax,
           .softmax_gradient = softmax_gradient,
-          .panel_scores = panel_scores};
+          .relu_sums = relu_sums,
+          .relu_gradient = relu_gradient,
+          .panel_scores = panel_scores,
+          .lane_maxima = lane_maxima,
+          .collect = collect};
 }
 
 }  // namespace

@@ -26,6 +26,13 @@ TokenBatch make_batch() {
   return batch;
 }
 
+/// One long sample, with so many entries that they are looked through before they are ranked.
+TokenBatch make_long_batch() {
+  TokenBatch batch;
+  batch.segments = {{.begin = 0, .count = 1500}};
+  return batch;
+}
+
 /// Queries and keys on the FP4 grid and weights of few values, so that equal scores are common.
 struct Case {
   BatchRows rows;
@@ -35,8 +42,10 @@ struct Case {
   Leaf<float> keys;
 
   Case(uint64_t seed, const BatchRows& batch_rows, size_t ratio)
+      : Case(seed, batch_rows, entry_rows(make_batch(), ratio)) {}
+  Case(uint64_t seed, const BatchRows& batch_rows, const EntryRows& entry_layout)
       : rows(batch_rows),
-        entries(entry_rows(make_batch(), ratio)),
+        entries(entry_layout),
         q(rows.rows, kHeads * kWidth),
         weights(rows.rows, kHeads),
         keys(entries.rows, kWidth) {
@@ -104,6 +113,18 @@ TEST(IndexSelection, IsTheEnginesToTheLastTie) {
     for_each_row(c.rows, [&](size_t s, size_t row) {
       EXPECT_EQ(chosen_by(selection, c.entries, s, row), engine_choice(c.engine_scores(s, row), 9)) << row;
     });
+  }
+}
+
+TEST(IndexSelection, IsTheEnginesOverLongSamples) {
+  Case c(5, encoder_rows(make_long_batch()), entry_rows(make_long_batch(), 1));
+  ThreadPool pool(2);
+  Tape<float> tape(pool, Tape<float>::Mode::kForward);
+  CandidateBlocks blocks;
+  for (const size_t k : {size_t{1}, size_t{20}}) {
+    const SelectedEntries<float> selection = select_entries(tape, c.inputs(), c.rows, c.entries, {.topk = k}, blocks);
+    for (size_t row = 31; row < c.rows.rows; row += 67)
+      EXPECT_EQ(chosen_by(selection, c.entries, 0, row), engine_choice(c.engine_scores(0, row), k)) << row;
   }
 }
 

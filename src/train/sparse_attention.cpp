@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/gathered.h"
 #include "train/row_spread.h"
+#include "train/vector_math.h"
 
 namespace tidepool {
 
@@ -164,9 +165,9 @@ void go_back_row(const Problem<Real>& problem, size_t row, const Value<Real>& ou
 
   // delta = gradient . result for each head, which is sum_j p_j (gradient . key_j).
   for (size_t h = 0; h < problem.heads; ++h) {
-    Real delta = 0;
-    for (size_t i = h * problem.width; i < (h + 1) * problem.width; ++i)
-      delta += gradient[i] * out.data.at(row, i);
+    const size_t begin = h * problem.width;
+    const Real delta =
+        dot<Real>(gradient.subspan(begin, problem.width), out.data.row(row).subspan(begin, problem.width));
     work.delta[h] = delta;
     sink_gradient[h] = -delta * std::exp(problem.args.sink.data.data[h] - log_sum[h]);
   }
