@@ -10,6 +10,7 @@
 #include "apps/command.h"
 #include "apps/output.h"
 #include "apps/progress.h"
+#include "apps/train_commands.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/thread_pool.h"
@@ -202,6 +203,7 @@ void add_train_command(CLI::App& program, Invocation& invocation) {
   command->require_subcommand(1);
   command->footer(kExamples);
   add_tokenizer_command(*command, invocation);
+  add_train_model_command(*command, invocation);
 }
 
 }  // namespace tidepool
