@@ -36,6 +36,7 @@ constexpr KernelTable kAvx512 = {
     .rope = avx512::rope,
     .swiglu = avx512::swiglu,
     .softmax_terms = avx512::softmax_terms,
+    .collect_above = avx512::collect_above,
     .hc_collapse = avx512::hc_collapse,
     .hc_expand = avx512::hc_expand,
 };
@@ -100,6 +101,7 @@ constexpr KernelTable kAvx2 = {
     .rope = avx2::rope,
     .swiglu = avx2::swiglu,
     .softmax_terms = avx2::softmax_terms,
+    .collect_above = avx2::collect_above,
     .hc_collapse = avx2::hc_collapse,
     .hc_expand = avx2::hc_expand,
 };

@@ -148,6 +148,22 @@ inline constexpr size_t kIndexKeys = 32;
   return kIndexKeys * width + 64;
 }
 
+/// Values above a threshold among x [begin, end), looked for a block of kAboveBlock at a time.
+struct AboveArgs {
+  const float* x = nullptr;
+  size_t begin = 0;
+  size_t end = 0;
+  float above = 0;
+  float* values = nullptr;     ///< [room]
+  uint32_t* places = nullptr;  ///< [room]: of each value, its index in x
+  size_t room = 0;             ///< at least kAboveBlock
+};
+inline constexpr size_t kAboveBlock = 64;
+struct Above {
+  size_t count = 0;  ///< values and places written
+  size_t next = 0;   ///< the first index not looked at: `end`, or less where the room left is below kAboveBlock
+};
+
 /// Residual streams hc_expand can mix: twice what any release has.
 inline constexpr size_t kHcStreamsMax = 8;
 
@@ -196,6 +212,8 @@ struct KernelTable {
   void (*swiglu)(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept;
   /// The terms of a softmax, in place: x[i] becomes e^(scale * (x[i] - max x)); returns their sum. scale is positive.
   float (*softmax_terms)(float* x, size_t count, float scale) noexcept;
+  /// Writes all x[i] > above and their places, in ascending order, while there is room. (NaN is above nothing.)
+  Above (*collect_above)(const AboveArgs& args) noexcept;
   /// Collapse of the residual streams: y[i] = sum_j pre[j] * stream[j, i]. stream [streams, width].
   void (*hc_collapse)(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
   /// Expansion, in place: stream'[k, i] = post[k] * y[i] + sum_j comb[j, k] * stream[j, i]; comb [streams, streams].

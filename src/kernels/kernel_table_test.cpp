@@ -45,6 +45,7 @@ TEST(KernelTable, NoEntryIsMissing) {
     EXPECT_NE(table->rope, nullptr);
     EXPECT_NE(table->swiglu, nullptr);
     EXPECT_NE(table->softmax_terms, nullptr);
+    EXPECT_NE(table->collect_above, nullptr);
     EXPECT_NE(table->hc_collapse, nullptr);
     EXPECT_NE(table->hc_expand, nullptr);
   }

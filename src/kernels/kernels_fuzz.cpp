@@ -154,6 +154,39 @@ std::vector<float> run_linear(const KernelTable& table, const MatrixView& weight
   return y;
 }
 
+/// The same with rows that are packed beforehand, in two parts; empty where the table does not do that.
+std::vector<float> run_packed(const KernelTable& table, const MatrixView& weight, std::span<const float> x,
+                              size_t first_part) {
+  const size_t rows = x.size() / weight.in;
+  const size_t bytes = table.packed_bytes == nullptr ? 0 : table.packed_bytes(weight.format, rows, weight.in);
+  if (bytes == 0) return {};
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> packed((bytes + sizeof(Line) - 1) / sizeof(Line));
+  for (const Range part : {Range{0, first_part}, Range{first_part, rows}}) {
+    table.pack_inputs({.format = weight.format,
+                       .x = x.data(),
+                       .x_stride = weight.in,
+                       .in = weight.in,
+                       .rows = rows,
+                       .begin = part.begin,
+                       .end = part.end,
+                       .packed = packed.front().bytes});
+  }
+  std::vector<float> y(rows * weight.out, -1.0F);
+  linear_of(table, weight.format)({.weight = weight,
+                                   .x = x.data(),
+                                   .x_stride = weight.in,
+                                   .rows = rows,
+                                   .y = y.data(),
+                                   .y_stride = weight.out,
+                                   .out_begin = 0,
+                                   .out_end = weight.out,
+                                   .packed_x = packed.front().bytes});
+  return y;
+}
+
 /// sum_i |w[o, i] x[r, i]|, NaN where one of the weights is.
 std::vector<float> linear_magnitudes(const Matrix& matrix, const std::vector<float>& x) {
   const size_t rows = x.size() / matrix.in;
@@ -171,7 +204,8 @@ std::vector<float> linear_magnitudes(const Matrix& matrix, const std::vector<flo
 
 void check_linear(Source& source) {
   const Matrix matrix = make_matrix(source);
-  const size_t rows = 1 + source.below(20);
+  const size_t rows = 1 + source.below(80);
+  const size_t first_part = source.below(rows + 1);
   const std::vector<float> x = source.values(rows * matrix.in);
   const Range whole = {0, matrix.out};
   const Range part = {matrix.out / 3, matrix.out - matrix.out / 4};
@@ -186,6 +220,9 @@ void check_linear(Source& source) {
     const std::vector<float> actual = run_linear(*table, matrix.view(), x, whole);
     for (size_t i = 0; i < expected.size(); ++i)
       check_close(actual[i], expected[i], 2 * steps * kUnit * magnitudes[i] + steps * 0x1p-149F);
+    const std::vector<float> packed = run_packed(*table, matrix.view(), x, first_part);
+    for (size_t i = 0; i < packed.size(); ++i)
+      TIDEPOOL_CHECK(same_bits(packed[i], actual[i]), "rows packed beforehand give other bits");
     const size_t row = rows - 1;
     const std::vector<float> alone =
         run_linear(*table, matrix.view(), std::span(x).subspan(row * matrix.in, matrix.in), part);
@@ -389,9 +426,11 @@ void check_top_k(Source& source) {
   std::stable_sort(expected.begin(), expected.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
   expected.resize(std::min(k, expected.size()));
   std::sort(expected.begin(), expected.end());
-  std::vector<uint32_t> actual(std::min(k, scores.size()));
-  actual.resize(select_top_k(scores, k, actual));
-  TIDEPOOL_CHECK(actual == expected, "top-k differs from a stable sort");
+  for (const KernelTable* table : available_kernels()) {
+    std::vector<uint32_t> actual(std::min(k, scores.size()));
+    actual.resize(select_top_k(scores, k, actual, *table));
+    TIDEPOOL_CHECK(actual == expected, "top-k differs from a stable sort");
+  }
 }
 
 void check_any(Source& source) {

@@ -113,6 +113,47 @@ TEST_P(Linear, ARowDoesNotDependOnItsNeighboursNorAnOutputOnTheRange) {
   }
 }
 
+/// In two parts, as two threads might; rows in all numbers of steps, and outputs that end within a vector.
+TEST_P(Linear, RowsPackedBeforehandGiveTheSameBits) {
+  if (table().packed_bytes == nullptr) return;
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  Random random(6);
+  for (const MatrixFormat format : {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32, MatrixFormat::kBf16}) {
+    constexpr size_t kOut = 53;
+    constexpr size_t kIn = size_t{32} * 11;
+    const OwnedMatrix matrix = testing::random_matrix(random, format, kOut, kIn);
+    for (const size_t rows : {16U, 29U, 57U, 113U}) {
+      const std::vector<float> x = testing::linear_inputs(table(), random, rows * kIn);
+      const std::vector<float> expected = testing::run_linear(table(), matrix.view, x, rows);
+      std::vector<Line> packed(table().packed_bytes(format, rows, kIn) / sizeof(Line) + 1);
+      for (const size_t begin : {size_t{0}, rows / 3}) {
+        table().pack_inputs({.format = format,
+                             .x = x.data(),
+                             .x_stride = kIn,
+                             .in = kIn,
+                             .rows = rows,
+                             .begin = begin,
+                             .end = begin == 0 ? rows / 3 : rows,
+                             .packed = packed.front().bytes});
+      }
+      std::vector<float> y(rows * kOut);
+      testing::linear_of(table(), format)({.weight = matrix.view,
+                                           .x = x.data(),
+                                           .x_stride = kIn,
+                                           .rows = rows,
+                                           .y = y.data(),
+                                           .y_stride = kOut,
+                                           .out_begin = 0,
+                                           .out_end = kOut,
+                                           .packed_x = packed.front().bytes});
+      for (size_t i = 0; i < y.size(); ++i)
+        ASSERT_TRUE(testing::same_bits(y[i], expected[i])) << "row " << i / kOut << " output " << i % kOut;
+    }
+  }
+}
+
 TEST_P(Linear, OnlyTheAskedOutputsAreWritten) {
   Random random(4);
   const OwnedMatrix matrix = testing::random_matrix(random, MatrixFormat::kFp4Block32, 40, 64);

@@ -248,6 +248,20 @@ float softmax_terms(float* x, size_t count, float scale) noexcept {
   return sum;
 }
 
+Above collect_above(const AboveArgs& args) noexcept {
+  Above found{.count = 0, .next = args.begin};
+  while (found.next < args.end && found.count + kAboveBlock <= args.room) {
+    const size_t end = std::min(found.next + kAboveBlock, args.end);
+    for (size_t i = found.next; i < end; ++i) {
+      if (!(args.x[i] > args.above)) continue;
+      args.values[found.count] = args.x[i];
+      args.places[found.count++] = static_cast<uint32_t>(i);
+    }
+    found.next = end;
+  }
+  return found;
+}
+
 void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept {
   for (size_t i = 0; i < width; ++i) {
     float sum = 0;
@@ -287,6 +301,7 @@ constexpr KernelTable kReference = {
     .rope = rope,
     .swiglu = swiglu,
     .softmax_terms = softmax_terms,
+    .collect_above = collect_above,
     .hc_collapse = hc_collapse,
     .hc_expand = hc_expand,
 };

@@ -23,6 +23,9 @@ void swiglu(const float* gate, const float* up, size_t count, float limit, float
 float softmax_terms(float* x, size_t count, float scale) noexcept {
   return softmax_terms_row(x, count, scale);
 }
+Above collect_above(const AboveArgs& args) noexcept {
+  return collect_above_rows(args);
+}
 void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept {
   hc_collapse_rows(stream, pre, streams, width, y);
 }

@@ -215,5 +215,44 @@ TEST_P(Rows, HyperConnectionsGiveTheReferencesBits) {
   }
 }
 
+/// Dense and rare ones, from the middle on and to any end, with NaN and both infinities, and where room runs out.
+TEST_P(Rows, ValuesAboveAreThoseOfTheReference) {
+  Random random(9);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const size_t count : {0U, 1U, 63U, 64U, 65U, 200U, 1000U}) {
+    std::vector<float> x = random.values(count);
+    for (size_t i = 3; i < count; i += 41)
+      x[i] = i % 2 == 0 ? kInfinity : std::numeric_limits<float>::quiet_NaN();
+    for (const float above : {-kInfinity, -2.0F, 0.0F, 0.98F, kInfinity}) {
+      for (const size_t room : {kAboveBlock, kAboveBlock + 20, size_t{1100}}) {
+        const size_t begin = count / 3;
+        std::vector<float> values[2];
+        std::vector<uint32_t> places[2];
+        Above found[2];
+        const KernelTable* const tables[2] = {&reference_kernels(), &table()};
+        for (size_t t = 0; t < 2; ++t) {
+          values[t].resize(room);
+          places[t].resize(room);
+          found[t] = tables[t]->collect_above({.x = x.data(),
+                                               .begin = begin,
+                                               .end = count,
+                                               .above = above,
+                                               .values = values[t].data(),
+                                               .places = places[t].data(),
+                                               .room = room});
+        }
+        EXPECT_EQ(found[1].count, found[0].count);
+        EXPECT_EQ(found[1].next, found[0].next);
+        EXPECT_EQ(values[1], values[0]);
+        EXPECT_EQ(places[1], places[0]);
+        size_t expected = 0;
+        for (size_t i = begin; i < found[0].next; ++i)
+          expected += x[i] > above ? 1 : 0;
+        EXPECT_EQ(found[0].count, expected);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tidepool::kernels

@@ -142,6 +142,37 @@ inline float softmax_terms_row(float* x, size_t count, float scale) {
   return sum;
 }
 
+/// A bit for each of `count` values, up to kAboveBlock: whether it is above.
+TIDEPOOL_INLINE uint64_t above_bits(const float* x, size_t count, Vec::F above) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < kAboveBlock && i < count; i += kLanes)
+    bits |= uint64_t{Vec::greater(Vec::load(x + i, count - i), above)} << i;
+  // Lanes that do not exist are 0, which may be above.
+  return count < kAboveBlock ? bits & ((uint64_t{1} << count) - 1) : bits;
+}
+
+/// Almost all blocks have none above, so a whole one is compared before a branch asks.
+inline Above collect_above_rows(const AboveArgs& args) {
+  // Across pages, where the processor's own prefetch stops.
+  constexpr size_t kAhead = 1024;
+  const Vec::F above = Vec::all(args.above);
+  Above found{.count = 0, .next = args.begin};
+  while (found.next < args.end && found.count + kAboveBlock <= args.room) {
+    const float* block = args.x + found.next;
+    for (size_t i = 0; i < kAboveBlock; i += 16)
+      _mm_prefetch(reinterpret_cast<const char*>(block + kAhead + i), _MM_HINT_T0);
+    const size_t count = smaller(kAboveBlock, args.end - found.next);
+    uint64_t bits = count == kAboveBlock ? above_bits(block, kAboveBlock, above) : above_bits(block, count, above);
+    for (; bits != 0; bits &= bits - 1) {
+      const auto i = static_cast<size_t>(__builtin_ctzll(bits));
+      args.values[found.count] = block[i];
+      args.places[found.count++] = static_cast<uint32_t>(found.next + i);
+    }
+    found.next += count;
+  }
+  return found;
+}
+
 inline void hc_collapse_rows(const float* stream, const float* pre, size_t streams, size_t width, float* y) {
   for (size_t i = 0; i < width; i += kLanes) {
     Vec::F sum = Vec::zero();

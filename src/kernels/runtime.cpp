@@ -22,15 +22,17 @@ LinearKernel kernel_for(const kernels::KernelTable& table, MatrixFormat format) 
   return nullptr;
 }
 
-/// Outputs per task. A multiple of 32, so that tasks begin on an FP8 scale tile and never share a cache line of y. Four
-/// tasks per thread even out threads of unequal speed; fewer multiplications than kTaskMin (some 10 us on one core) are
-/// not worth handing over.
+/// Outputs per task. A multiple of 32, so that tasks begin on an FP8 scale tile and never share a cache line of y; of 8
+/// for small matrices in other formats, or the hyper-connections' 24 outputs would be one thread's. Four tasks per
+/// thread even out threads of unequal speed; fewer multiplications than kTaskMin (some 10 us on one core) are not worth
+/// handing over.
 size_t outputs_per_task(size_t threads, size_t rows, const MatrixView& weight) {
-  constexpr size_t kStep = 32;
+  const bool is_small = weight.format != MatrixFormat::kFp8Tile32 && weight.out < 64 * threads;
+  const size_t unit = is_small ? 8 : 32;
   constexpr size_t kTaskMin = 100'000;
   const size_t for_balance = (weight.out + 4 * threads - 1) / (4 * threads);
   const size_t for_size = kTaskMin / std::max<size_t>(1, rows * weight.in);
-  return (std::max({for_balance, for_size, size_t{1}}) + kStep - 1) / kStep * kStep;
+  return (std::max({for_balance, for_size, size_t{1}}) + unit - 1) / unit * unit;
 }
 
 /// A part of a job's outputs, or of its rows.

@@ -1,7 +1,5 @@
 #include "kernels/top_k.h"
 
-#include <emmintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,12 +8,12 @@
 
 #include "base/check.h"
 
-// Two ways to the same answer. Where k is small against the number of scores, a threshold that about six times k scores
-// reach is estimated from a sample; one pass, 32 scores to a branch, then collects what is above it, raising the
-// threshold whenever there is no room, and the answer is found among those. When there is no room, the sample was not
-// like the rest (scores may be such that the sampled places are low), so another one is taken elsewhere. Where fewer
-// than k were above the estimate, the pass is made again without it. For large k the scores are read three times, with
-// a histogram of a part of their bits each.
+// Two ways to the same answer. Where k is small against the number of scores, a threshold that about six times k
+// scores reach is estimated from a sample; one pass then collects what is above it, raising the threshold whenever
+// there is no room, and the answer is found among those. When there is no room, the sample was not like the rest
+// (scores may be such that the sampled places are low), so another one is taken elsewhere. Where fewer than k were
+// above the estimate, the pass is made again without it. For large k the scores are read three times, with a histogram
+// of a part of their bits each.
 
 namespace tidepool::kernels {
 namespace {
@@ -78,8 +76,6 @@ void take_selected(size_t count, Threshold threshold, const KeyOf& key_of, const
   }
 }
 
-/// Scores compared before a branch asks whether any was above.
-constexpr size_t kStep = 32;
 constexpr size_t kCandidatesMax = 8192;
 /// Scores the threshold is estimated from: one of each of as many equal parts, at places that repeat no pattern.
 constexpr size_t kSamples = 2048;
@@ -93,39 +89,35 @@ struct Candidates {
   size_t k;
   float above;  ///< only scores above this can still be selected
   size_t count = 0;
-  std::array<uint32_t, kCandidatesMax> key;
+  std::array<float, kCandidatesMax> score;
   std::array<uint32_t, kCandidatesMax> index;
 
   Candidates(size_t selected, float threshold) : k(selected), above(threshold) {}
 
-  void add(float score, size_t place) {
-    key[count] = order_key(score);
-    index[count++] = static_cast<uint32_t>(place);
-  }
   /// Keeps the k largest. Later scores equal to the least of them would lose to it.
   void cut() {
-    const auto key_of = [this](size_t i) { return key[i]; };
+    const auto key_of = [this](size_t i) { return order_key(score[i]); };
     const Threshold threshold = find_threshold(count, k, key_of);
     size_t kept = 0;
-    take_selected(count, threshold, key_of, [&](size_t i) {
-      key[kept] = key[i];
-      index[kept++] = index[i];
-    });
+    take_selected(count, threshold, key_of, [&](size_t i) { keep(i, kept++); });
     count = kept;
     above = score_of(threshold.key);
   }
   /// Forgets what is not above `threshold`. If fewer than k are left in the end, it was too high.
   void raise(float threshold) {
     if (threshold <= above) return;
-    const uint32_t least = order_key(threshold);
     size_t kept = 0;
     for (size_t i = 0; i < count; ++i) {
-      if (key[i] <= least) continue;
-      key[kept] = key[i];
-      index[kept++] = index[i];
+      if (score[i] > threshold) keep(i, kept++);
     }
     count = kept;
     above = threshold;
+  }
+
+ private:
+  void keep(size_t from, size_t to) {
+    score[to] = score[from];
+    index[to] = index[from];
   }
 };
 
@@ -146,23 +138,6 @@ float estimate_threshold(std::span<const float> scores, size_t k, uint64_t sampl
   return std::nextafter(score_of(threshold.key), kMinusInfinity);
 }
 
-bool is_any_above(const float* scores, __m128 above) {
-  __m128 any = _mm_setzero_ps();
-  for (size_t i = 0; i < kStep; i += 4)
-    any = _mm_or_ps(any, _mm_cmpgt_ps(_mm_loadu_ps(scores + i), above));
-  return _mm_movemask_ps(any) != 0;
-}
-
-void add_step(const float* scores, size_t place, __m128 above, Candidates& candidates) {
-  for (size_t i = 0; i < kStep; i += 4) {
-    auto found = static_cast<unsigned>(_mm_movemask_ps(_mm_cmpgt_ps(_mm_loadu_ps(scores + i), above)));
-    for (; found != 0; found &= found - 1) {
-      const size_t next = i + static_cast<size_t>(std::countr_zero(found));
-      candidates.add(scores[next], place + next);
-    }
-  }
-}
-
 /// Samples taken at most; beyond, each cut alone raises the threshold.
 constexpr uint64_t kSamplesMax = 3;
 
@@ -171,32 +146,29 @@ void make_room(std::span<const float> scores, Candidates& candidates, uint64_t& 
   if (sample_number < kSamplesMax) candidates.raise(estimate_threshold(scores, candidates.k, sample_number++));
 }
 
-void collect(std::span<const float> scores, Candidates& candidates) {
-  // Across pages, where the processor's own prefetch stops.
-  constexpr size_t kAhead = 1024;
+void collect(const KernelTable& kernels, std::span<const float> scores, Candidates& candidates) {
   // Without an estimate to begin with none is wanted later.
   uint64_t sample_number = candidates.above == kMinusInfinity ? kSamplesMax : 1;
-  __m128 above = _mm_set1_ps(candidates.above);
   size_t begin = 0;
-  for (; begin + kStep <= scores.size(); begin += kStep) {
-    const float* step = scores.data() + begin;
-    _mm_prefetch(reinterpret_cast<const char*>(step + kAhead), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(step + kAhead + kStep / 2), _MM_HINT_T0);
-    if (!is_any_above(step, above)) continue;
-    add_step(step, begin, above, candidates);
-    if (candidates.count + kStep <= kCandidatesMax) continue;
-    make_room(scores, candidates, sample_number);
-    above = _mm_set1_ps(candidates.above);
-  }
-  for (; begin < scores.size(); ++begin) {
-    if (scores[begin] > candidates.above) candidates.add(scores[begin], begin);
+  while (begin < scores.size()) {
+    if (candidates.count + kAboveBlock > kCandidatesMax) make_room(scores, candidates, sample_number);
+    const Above found = kernels.collect_above({.x = scores.data(),
+                                               .begin = begin,
+                                               .end = scores.size(),
+                                               .above = candidates.above,
+                                               .values = candidates.score.data() + candidates.count,
+                                               .places = candidates.index.data() + candidates.count,
+                                               .room = kCandidatesMax - candidates.count});
+    candidates.count += found.count;
+    begin = found.next;
   }
 }
 
 /// The k largest of the scores above `above`, fewer where there are fewer.
-size_t select_above(std::span<const float> scores, float above, size_t k, std::span<uint32_t> indices) {
+size_t select_above(const KernelTable& kernels, std::span<const float> scores, float above, size_t k,
+                    std::span<uint32_t> indices) {
   Candidates candidates(k, above);
-  collect(scores, candidates);
+  collect(kernels, scores, candidates);
   if (candidates.count > k) candidates.cut();
   std::copy_n(candidates.index.begin(), candidates.count, indices.begin());
   return candidates.count;
@@ -204,15 +176,15 @@ size_t select_above(std::span<const float> scores, float above, size_t k, std::s
 
 }  // namespace
 
-size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t> indices) {
+size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t> indices, const KernelTable& kernels) {
   TIDEPOOL_CHECK(indices.size() >= std::min(k, scores.size()), "top-k: no room for the indices");
   if (k == 0) return 0;
   if (k <= kSmallKMax && scores.size() >= 2 * kCandidatesMax) {
     const float estimate = estimate_threshold(scores, k, 0);
-    const size_t written = select_above(scores, estimate, k, indices);
+    const size_t written = select_above(kernels, scores, estimate, k, indices);
     // Above -inf, fewer than k are all there are.
     if (written == k || estimate == kMinusInfinity) return written;
-    return select_above(scores, kMinusInfinity, k, indices);
+    return select_above(kernels, scores, kMinusInfinity, k, indices);
   }
   const auto key_of = [&](size_t i) { return order_key(scores[i]); };
   size_t selectable = 0;

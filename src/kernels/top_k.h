@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/kernel_table.h"
+
 namespace tidepool::kernels {
 
 /// The indices of the `k` largest scores, exactly, in ascending order; of equal scores the lowest indices are taken.
@@ -11,7 +13,9 @@ namespace tidepool::kernels {
 /// many were written. indices holds at least min(k, scores.size()) values. 0 and -0 are equal. No allocation; 64 KiB of
 /// stack. Up to 2048 of many scores take about as long as reading them, in whatever order they come (unless chosen
 /// against the sample that is looked at first); more than that some ten times as long.
-/// `scores` may be up to 2^32 - 1 long. Thread-safe.
-[[nodiscard]] size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t> indices);
+/// `scores` may be up to 2^32 - 1 long. Thread-safe. `kernels` look the scores through; the answer does not depend on
+/// them.
+[[nodiscard]] size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t> indices,
+                                  const KernelTable& kernels = reference_kernels());
 
 }  // namespace tidepool::kernels

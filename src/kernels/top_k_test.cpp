@@ -17,6 +17,11 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 std::vector<uint32_t> selected(const std::vector<float>& scores, size_t k) {
   std::vector<uint32_t> indices(std::min(k, scores.size()), 0xffffffffU);
   indices.resize(select_top_k(scores, k, indices));
+  for (const KernelTable* table : available_kernels()) {
+    std::vector<uint32_t> same(std::min(k, scores.size()), 0xffffffffU);
+    same.resize(select_top_k(scores, k, same, *table));
+    EXPECT_EQ(same, indices) << table->name;
+  }
   return indices;
 }
 

@@ -73,6 +73,9 @@ struct Vec {
   TIDEPOOL_INLINE static F where_at_least(F a, F b, F then, F otherwise) {
     return _mm256_blendv_ps(otherwise, then, _mm256_cmp_ps(a, b, _CMP_GE_OQ));
   }
+  TIDEPOOL_INLINE static uint32_t greater(F a, F b) {
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
+  }
   template <int kBit>
   TIDEPOOL_INLINE static F round_bits(F a) {
     const __m256i bits = _mm256_castps_si256(a);

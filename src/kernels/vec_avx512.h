@@ -69,6 +69,8 @@ struct Vec {
   TIDEPOOL_INLINE static F where_at_least(F a, F b, F then, F otherwise) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), otherwise, then);
   }
+  /// One bit a lane: whether a > b (false for NaN).
+  TIDEPOOL_INLINE static uint32_t greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   /// Rounds the magnitude's bit pattern to nearest even at bit `kBit`; lower bits become zero.
   template <int kBit>
   TIDEPOOL_INLINE static F round_bits(F a) {

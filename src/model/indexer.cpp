@@ -108,7 +108,7 @@ void select_from_candidates(const Indexer& indexer, ForwardPass& pass, const Que
     count += members;
   }
   const std::span<uint32_t> chosen = pass.selection.entries.row(row);
-  const size_t kept = kernels::select_top_k(work.scores.first(count), indexer.topk, chosen);
+  const size_t kept = kernels::select_top_k(work.scores.first(count), indexer.topk, chosen, indexer.math.kernels());
   // All blocks but the last are full, so a place maps back by division.
   const auto block_size = static_cast<uint32_t>(size);
   for (uint32_t& place : chosen.first(kept))
@@ -122,7 +122,8 @@ void select_from_scores(const Indexer& indexer, ForwardPass& pass, size_t row, s
     pass.candidates.count[row] =
         choose_candidate_blocks(indexer.candidates, scores, pass.candidates.blocks.row(row), work.blocks);
   }
-  const size_t kept = kernels::select_top_k(scores, indexer.topk, pass.selection.entries.row(row));
+  const size_t kept =
+      kernels::select_top_k(scores, indexer.topk, pass.selection.entries.row(row), indexer.math.kernels());
   pass.selection.count[row] = static_cast<int32_t>(kept);
 }
 
