@@ -8,6 +8,7 @@
 #include "formats/matrix.h"
 #include "formats/row_format.h"
 #include "kernels/top_k.h"
+#include "model/hyper_connection.h"
 
 namespace tidepool::bench {
 
@@ -203,6 +204,43 @@ Result index_scan_1m(const Workbench& bench) {
                               .run = once});
 }
 
+/// The step from one sub-block to the next: streams expanded with the output of the one left, mixed anew, collapsed to
+/// the input of the one entered.
+Result mhc_n512(const Workbench& bench) {
+  constexpr size_t kRows = 512;
+  constexpr size_t kStreams = 4;
+  constexpr size_t kProducts = 2 * kStreams + kStreams * kStreams;
+  const HyperConnectionConfig config{kStreams, kHidden, 20, 1e-6F, 1e-20F};
+  Buffer<float> stream = test_vector(kRows * kStreams * kHidden);
+  const Buffer<float> fn = test_vector(kProducts * kStreams * kHidden);
+  const Buffer<float> base = test_vector(kProducts);
+  const Buffer<float> y = test_vector(kRows * kHidden);
+  Buffer<float> x(kRows * kHidden);
+  Buffer<float> pending = test_vector(kRows * kStreams);
+  constexpr float kScale[] = {0.01F, 0.01F, 0.01F};
+  const HyperConnectionWeights weights{
+      {MatrixFormat::kFloat32, kProducts, kStreams * kHidden, reinterpret_cast<const std::byte*>(fn.data()), nullptr},
+      base.data(),
+      kScale};
+  const Math math(bench.runtime(), kOfficialNumerics);
+  Arena arena;
+  ForwardPass pass;
+  pass.arena = &arena;
+  pass.rows = kRows;
+  pass.stream = Span2d<float>(stream.data(), kRows, kStreams * kHidden);
+  pass.pre_mix = Span2d<float>(pending.data(), kRows, kStreams);
+  const HyperConnectionMix left = hyper_connection_mix(math, config, weights, pass);
+  const HyperConnectionMix entered = make_mix(config, pass);
+  const StreamCrossing crossing = {.left = &left,
+                                   .y = Span2d<const float>(y.data(), kRows, kHidden),
+                                   .weights = &weights,
+                                   .entered = &entered,
+                                   .x = Span2d<float>(x.data(), kRows, kHidden)};
+  return against_bandwidth(bench, {.shape = "512 rows of four streams of 5,120, 2n + 2 vectors each",
+                                   .bytes = static_cast<double>((2 * kStreams + 2) * kRows * kHidden * sizeof(float)),
+                                   .run = [&] { cross_streams(math, config, pass, crossing); }});
+}
+
 Buffer<float> random_scores() {
   Buffer<float> scores(kContext);
   uint32_t state = 1;
@@ -217,7 +255,7 @@ Result measure_topk(const Workbench& bench, const Buffer<float>& scores, const s
   std::vector<uint32_t> chosen(512);
   return against_both(
       bench, {.shape = description, .repeats = 31, .bytes = static_cast<double>(kContext * sizeof(float)), .run = [&] {
-                (void)kernels::select_top_k(scores.span(), chosen.size(), chosen);
+                (void)kernels::select_top_k(scores.span(), chosen.size(), chosen, bench.table);
               }});
 }
 
@@ -268,6 +306,7 @@ std::vector<Entry> kernel_entries() {
           {"fp8_dense_n512", fp8_dense_n512},
           {"sparse_attention_n1", sparse_attention_n1},
           {"index_scan_1m", index_scan_1m},
+          {"mhc_n512", mhc_n512},
           {"topk_1m", topk_1m},
           {"topk_1m_misled", topk_1m_misled}};
 }

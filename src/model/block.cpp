@@ -21,25 +21,6 @@ Span2d<float> sublayer_input(const Model& model, const Math& math, const Forward
   return x;
 }
 
-void set_pending_mix(const HyperConnectionMix& mix, const ForwardPass& pass) {
-  for (size_t row = 0; row < pass.rows; ++row)
-    std::ranges::copy(mix.pre.row(row), pass.pre_mix.row(row).begin());
-}
-
-/// X' = B X + C F(A_prev X); `run` computes F from its normalised input.
-template <typename Run>
-void run_sublayer(const Model& model, const Math& math, const ForwardPass& pass, const HyperConnectionWeights& weights,
-                  const Bf16* norm, Run run) {
-  const Arena::Scope scope(*pass.arena);
-  const HyperConnectionMix mix = hyper_connection_mix(math, model.hyper_connection(), weights, pass);
-  if (model.options().faults.own_pre_mix) set_pending_mix(mix, pass);
-  const Span2d<float> x = sublayer_input(model, math, pass, norm);
-  const Span2d<float> y = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
-  run(x, y);
-  expand_streams(math, model.hyper_connection(), mix, y, pass.stream);
-  set_pending_mix(mix, pass);
-}
-
 }  // namespace
 
 void enter_layer(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
@@ -83,19 +64,34 @@ void write_layer_kv(const Model& model, const Math& math, size_t layer, const Fo
   write_layer_global_kv(layer_attention(model, math, layer), pass, attention_input(model, math, layer, pass));
 }
 
+// X' = B X + C F(A_prev X), twice.
 void run_block(const Model& model, const Math& math, const Block& block, ForwardPass& pass) {
   const LayerWeights& weights = block.weights;
   const size_t layer = block.plan.index;
-  run_sublayer(model, math, pass, weights.attn_hc, weights.attn_norm, [&](Span2d<const float> x, Span2d<float> y) {
-    pass.record("attn_in", layer, x);
-    attend({math, model.attention(), weights.attention, block.plan, model.ropes()}, pass, x, y);
-    pass.record("attn_out", layer, y);
-  });
-  run_sublayer(model, math, pass, weights.ffn_hc, weights.ffn_norm, [&](Span2d<const float> x, Span2d<float> y) {
-    pass.record("ffn_in", layer, x);
-    mixture_of_experts(math, block.moe, weights.moe, layer, pass, x, y);
-    pass.record("ffn_out", layer, y);
-  });
+  const HyperConnectionConfig& hyper = model.hyper_connection();
+  const Arena::Scope scope(*pass.arena);
+  const Span2d<float> x = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
+  const Span2d<float> y = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
+  const HyperConnectionMix attn_mix = make_mix(hyper, pass);
+  const HyperConnectionMix ffn_mix = make_mix(hyper, pass);
+  const bool has_own_mix = model.options().faults.own_pre_mix;
+
+  cross_streams(math, hyper, pass,
+                {.weights = &weights.attn_hc, .entered = &attn_mix, .x = x, .has_own_mix = has_own_mix});
+  math.rms_norm_rows(x, weights.attn_norm, model.norm_eps(), x);
+  pass.record("attn_in", layer, x);
+  attend({math, model.attention(), weights.attention, block.plan, model.ropes()}, pass, x, y);
+  pass.record("attn_out", layer, y);
+
+  cross_streams(
+      math, hyper, pass,
+      {.left = &attn_mix, .y = y, .weights = &weights.ffn_hc, .entered = &ffn_mix, .x = x, .has_own_mix = has_own_mix});
+  math.rms_norm_rows(x, weights.ffn_norm, model.norm_eps(), x);
+  pass.record("ffn_in", layer, x);
+  mixture_of_experts(math, block.moe, weights.moe, layer, pass, x, y);
+  pass.record("ffn_out", layer, y);
+
+  cross_streams(math, hyper, pass, {.left = &ffn_mix, .y = y});
   pass.record("stream", layer, pass.stream);
   pass.record("pre_mix", layer, pass.pre_mix);
 }

@@ -32,6 +32,26 @@ struct HyperConnectionMix {
 void split_mix(const HyperConnectionConfig& config, std::span<const float> products, const float* scale,
                const float* base, std::span<float> pre, std::span<float> post, std::span<float> comb);
 
+/// Memory for the mixes of all rows, from the pass's arena.
+[[nodiscard]] HyperConnectionMix make_mix(const HyperConnectionConfig& config, const ForwardPass& pass);
+
+/// What happens to the streams between two sub-blocks: X' = B X + C y of the one before, if there is one; then, if
+/// there is one behind, its H(X') and its input A X', where A is the pass's pending mix, which becomes that of the
+/// sub-block left.
+struct StreamCrossing {
+  const HyperConnectionMix* left = nullptr;
+  Span2d<const float> y{};  ///< [rows, d]: what the sub-block left computed
+  const HyperConnectionWeights* weights = nullptr;
+  const HyperConnectionMix* entered = nullptr;  ///< make_mix; its numbers are written
+  Span2d<float> x{};                            ///< [rows, d], written, with its rounding point
+  bool has_own_mix = false;                     ///< the pending mix becomes that of the sub-block entered
+};
+
+/// All of it for a few rows at a time, so that the streams are read from memory once and written once: 2n + 2 vectors
+/// of d a row, with y and x. (docs/model.md 2.6) Each row has the bits of the single steps below.
+void cross_streams(const Math& math, const HyperConnectionConfig& config, const ForwardPass& pass,
+                   const StreamCrossing& way);
+
 /// H of every row's streams. Memory from the pass's arena.
 [[nodiscard]] HyperConnectionMix hyper_connection_mix(const Math& math, const HyperConnectionConfig& config,
                                                       const HyperConnectionWeights& weights, const ForwardPass& pass);

@@ -121,6 +121,58 @@ TEST(HyperConnection, MixCollapseAndExpandWorkOnStreams) {
   expect_one_step(stream, kernels.floats("hc.expanded"));
 }
 
+/// More rows than a thread takes at once, and fewer.
+TEST(HyperConnection, CrossingFromOneSubBlockToTheNextHasTheBitsOfTheSingleSteps) {
+  const golden::Case kernels("kernels");
+  const std::vector<float> golden_stream = kernels.floats("hc.stream");
+  const std::vector<float> fn = kernels.floats("hc.fn");
+  const std::vector<float> scale = kernels.floats("hc.scale");
+  const std::vector<float> base = kernels.floats("hc.base");
+  const HyperConnectionConfig config{4, 64, 20, 1e-6F, 1e-20F};
+  const HyperConnectionWeights weights{
+      {MatrixFormat::kFloat32, 24, 256, reinterpret_cast<const std::byte*>(fn.data()), nullptr},
+      base.data(),
+      scale.data()};
+  ThreadPool pool(2);
+  for (const kernels::KernelTable* table : kernels::available_kernels()) {
+    const Math math({pool, *table}, kOfficialNumerics);
+    for (const size_t rows : {1U, 7U, 13U}) {
+      std::vector<float> stream(rows * 256);
+      for (size_t i = 0; i < stream.size(); ++i)
+        stream[i] = golden_stream[i % golden_stream.size()];
+      std::vector<float> crossed = stream;
+      std::vector<float> pending(rows * 4, 0.25F);
+      std::vector<float> x(rows * 64);
+      std::vector<float> expected_x(rows * 64);
+      Arena arena;
+      ForwardPass pass;
+      pass.arena = &arena;
+      pass.rows = rows;
+      pass.stream = Span2d<float>(stream.data(), rows, 256);
+      pass.pre_mix = Span2d<float>(pending.data(), rows, 4);
+      const HyperConnectionMix first = hyper_connection_mix(math, config, weights, pass);
+      const Span2d<const float> y(golden_stream.data(), rows, 64);
+      expand_streams(math, config, first, y, pass.stream);
+      const HyperConnectionMix second = hyper_connection_mix(math, config, weights, pass);
+      collapse_streams(math, config, pass.stream, first.pre, Span2d<float>(expected_x.data(), rows, 64));
+
+      pass.stream = Span2d<float>(crossed.data(), rows, 256);
+      const HyperConnectionMix entered = make_mix(config, pass);
+      cross_streams(
+          math, config, pass,
+          {.left = &first, .y = y, .weights = &weights, .entered = &entered, .x = Span2d<float>(x.data(), rows, 64)});
+      EXPECT_EQ(crossed, stream) << table->name << ", rows " << rows;
+      EXPECT_EQ(x, expected_x) << table->name << ", rows " << rows;
+      EXPECT_EQ(pending, std::vector<float>(first.pre.data, first.pre.data + rows * 4));
+      for (const auto mix : {&HyperConnectionMix::pre, &HyperConnectionMix::post, &HyperConnectionMix::comb}) {
+        const Span2d<float>& expected = second.*mix;
+        EXPECT_EQ(std::vector<float>((entered.*mix).data, (entered.*mix).data + rows * expected.cols),
+                  std::vector<float>(expected.data, expected.data + rows * expected.cols));
+      }
+    }
+  }
+}
+
 TEST(Compressor, PoolsPairsAndNormalises) {
   const golden::Case kernels("kernels");
   const std::vector<float> kv = kernels.floats("compress.kv");
