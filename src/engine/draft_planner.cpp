@@ -1,6 +1,7 @@
 #include "engine/draft_planner.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/check.h"
@@ -9,16 +10,23 @@ namespace tidepool {
 
 namespace {
 
-/// Least share of a new measurement in a running average: a few dozen steps forget an old machine load.
-constexpr double kNewShare = 0.1;
+/// Least share of a new measurement in a running average: a few dozen steps forget an old machine load. Other work only
+/// ever adds to a time, so one that is shorter than known says more, and one above twice what is known counts as that.
+constexpr double kLongerShare = 0.1;
+constexpr double kShorterShare = 0.3;
+constexpr double kLongestTimes = 2;
 
-/// The first measurements make an average, later ones a running one.
-double new_share(int64_t measurements) {
-  return std::max(kNewShare, 1.0 / static_cast<double>(measurements + 1));
+/// What becomes of an average of so many measurements with one more: the first ones make a mean, later ones a running
+/// average.
+double averaged(double known, int64_t measurements, double seconds) {
+  if (measurements == 0) return seconds;
+  const double counted = std::min(seconds, kLongestTimes * known);
+  const double least = counted < known ? kShorterShare : kLongerShare;
+  return known + std::max(least, 1.0 / static_cast<double>(measurements + 1)) * (counted - known);
 }
 
-/// What a plain step takes is known after so many.
-constexpr int64_t kPlainSteps = 3;
+/// What a plain step takes is known after so many: the first ones behind a prompt are slow.
+constexpr int64_t kPlainSteps = 8;
 
 /// Drafts may lose so many plain steps before they are switched off, and so many more of what they had won: a run of
 /// bad luck must not end drafts that pay ...
@@ -30,8 +38,14 @@ constexpr double kDebtShare = 0.005;
 /// Before drafts are tried again their windows are filled for so many steps: the window of the released head.
 constexpr double kWarmUpSteps = 128;
 
-/// One step in so many goes without drafts, for the time of a plain one to stay known.
+/// One step in so many goes without drafts, for the time of a plain one to stay known; more of the first.
 constexpr int64_t kDraftedStepsInARow = 64;
+constexpr int64_t kDraftedStepsAtFirst = 8;
+
+bool is_for_comparison(int64_t step) {
+  const bool is_early = step >= kDraftedStepsAtFirst && std::has_single_bit(static_cast<uint64_t>(step));
+  return step % kDraftedStepsInARow == 0 || (step < kDraftedStepsInARow && is_early);
+}
 
 /// Calibration starts from so many drafts that kept their promise, and remembers about 1 / (1 - kMemory).
 constexpr double kPriorDrafts = 8;
@@ -82,9 +96,9 @@ void StepTimes::note(size_t rows, double seconds) {
       if (point.measurements == 0) point.seconds *= scale;
     }
   }
-  const double error = seconds - this->seconds(rows);
+  const double known = this->seconds(rows);
   const auto move = [&](Point& point, double weight) {
-    point.seconds += new_share(point.measurements) * weight * error;
+    point.seconds += weight * (averaged(known, point.measurements, seconds) - known);
     if (weight >= 0.5) ++point.measurements;
   };
   move(points_[below], 1 - share);
@@ -158,7 +172,7 @@ DraftPlanner::DraftPlanner(StepTimes times, double draft_seconds, Costs costs)
 bool DraftPlanner::wants_drafts(size_t sequences) const {
   if (is_off_) return false;
   if (costs_ == Costs::kMeasured && times_.measurements(sequences) < kPlainSteps) return false;
-  return (drafted_steps_ + 1) % kDraftedStepsInARow != 0;
+  return !is_for_comparison(drafted_steps_ + 1);
 }
 
 bool DraftPlanner::wants_rows(size_t sequences) const {
@@ -191,16 +205,17 @@ void DraftPlanner::note_times(const Step& step) {
   const auto is_measured = [](const StepTimes::Point& point) { return point.measurements > 0; };
   if (std::ranges::none_of(times_.points(), is_measured)) draft_seconds_ *= step.seconds / times_.seconds(step.rows);
   times_.note(step.rows, step.seconds);
-  if (step.is_drafted) draft_seconds_ += new_share(draft_measurements_++) * (step.draft_seconds - draft_seconds_);
+  if (step.is_drafted) draft_seconds_ = averaged(draft_seconds_, draft_measurements_++, step.draft_seconds);
 }
 
 void DraftPlanner::note(const Step& step) {
   const bool is_measured = costs_ == Costs::kMeasured;
   if (is_measured) note_times(step);
-  const double seconds = is_measured ? step.seconds : times_.seconds(step.rows);
+  const double seconds =
+      is_measured ? std::min(step.seconds, kLongestTimes * times_.seconds(step.rows)) : times_.seconds(step.rows);
   if (!step.is_drafted) {
     // The next step is drafted again: this one has refreshed the comparison.
-    if ((drafted_steps_ + 1) % kDraftedStepsInARow == 0) ++drafted_steps_;
+    if (is_for_comparison(drafted_steps_ + 1)) ++drafted_steps_;
     if (debt_ > 0) debt_ = std::max(debt_ - kDebtShare * seconds, 0.0);
     if (debt_ <= 0) is_off_ = false;
     // What was seen long ago says little: a head that failed gets another chance to show that it does not.
@@ -211,7 +226,8 @@ void DraftPlanner::note(const Step& step) {
     return;
   }
   ++drafted_steps_;
-  const double draft_seconds = is_measured ? step.draft_seconds : draft_seconds_;
+  const double draft_seconds =
+      is_measured ? std::min(step.draft_seconds, kLongestTimes * draft_seconds_) : draft_seconds_;
   const double plain = times_.seconds(step.sequences);
   const double lost =
       seconds + draft_seconds - plain * static_cast<double>(step.tokens) / static_cast<double>(step.sequences);

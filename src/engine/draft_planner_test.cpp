@@ -233,7 +233,7 @@ TEST(DraftPlanner, ShortAnswersAreAsFastAsWithoutDrafts) {
 /// Nothing is drafted before it is known what a step without drafts takes.
 TEST(DraftPlanner, EstimatedCostsWaitForPlainSteps) {
   DraftPlanner planner(StepTimes({{1, 10, 0}, {6, 25, 0}}), 2, DraftPlanner::Costs::kMeasured);
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 8; ++i) {
     EXPECT_FALSE(planner.wants_drafts(1)) << i;
     EXPECT_TRUE(planner.wants_rows(1)) << i;
     planner.note({.seconds = 0.1});
@@ -241,6 +241,44 @@ TEST(DraftPlanner, EstimatedCostsWaitForPlainSteps) {
   EXPECT_TRUE(planner.wants_drafts(1));
   EXPECT_DOUBLE_EQ(planner.draft_seconds(), 0.02);  // a fifth of a step, as was estimated
   EXPECT_DOUBLE_EQ(planner.times().seconds(6), 0.25);
+}
+
+/// The first steps behind a prompt take twice as long as they will, so that drafts seem to pay at first.
+TEST(DraftPlanner, SlowFirstStepsAreNotTakenForWhatStepsCost) {
+  std::vector<StepTimes::Point> points = linear_times(1, 0.3).points();
+  for (StepTimes::Point& point : points)
+    point.measurements = 0;
+  DraftPlanner planner(StepTimes(points), 0.3, DraftPlanner::Costs::kMeasured);
+  for (int i = 0; i < 3; ++i)
+    planner.note({.seconds = 2});
+  // The first draft always stands and the others never do; with it a step takes 3.4 for two tokens.
+  double seconds = 0;
+  for (int64_t tokens = 0; tokens < 900;) {
+    DraftPlanner::Step step{.seconds = 1};
+    if (planner.wants_drafts(1))
+      step = {.rows = 2, .tokens = 2, .seconds = 2.4, .draft_seconds = 1, .is_drafted = true};
+    planner.note(step);
+    tokens += static_cast<int64_t>(step.tokens);
+    seconds += step.seconds + step.draft_seconds;
+  }
+  EXPECT_LT(seconds, 900 * 1.015);
+}
+
+/// Other work stops a step now and then for ten times as long, drafted or not: drafts that pay go on.
+TEST(DraftPlanner, StepsThatOtherWorkStoppedDoNotEndDrafts) {
+  DraftPlanner planner(linear_times(1, 0.1), 0.2, DraftPlanner::Costs::kMeasured);
+  std::mt19937 random(3);
+  int64_t drafted = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const double longer = random() % 20 == 0 ? 10 : 1;
+    DraftPlanner::Step step{.seconds = longer};
+    if (planner.wants_drafts(1)) {
+      step = {.rows = 4, .tokens = 3, .seconds = 1.3 * longer, .draft_seconds = 0.2, .is_drafted = true};
+      ++drafted;
+    }
+    planner.note(step);
+  }
+  EXPECT_GT(drafted, 1900);
 }
 
 /// While drafts are off, their windows are not written; they are full again when the next try comes.

@@ -473,6 +473,38 @@ TEST(Speculation, SequencesOfABatchAreDraftedAsAlone) {
   }
 }
 
+/// Steps that leave the head's windows alone give the same logits; afterwards there is nothing to draft by until rows
+/// are written again, which then begin there.
+TEST(Speculation, StepsWithoutDraftRowsGiveTheSameAndDraftsBeginAnew) {
+  Bench bench;
+  const std::vector<InputToken> prompt = random_prompt(3);
+  SequenceState kept = bench.read(prompt);
+  SequenceState left = kept.fork();
+  const InputToken token{17, false};
+  const auto step = [&](SequenceState& state, bool keeps_draft_rows) {
+    const Arena::Scope scope(bench.arena);
+    ForwardRequest request{&state, {&token, 1}, 0, 1};
+    request.keeps_draft_rows = keeps_draft_rows;
+    const Span2d<const float> logits = forward(bench.model, bench.runtime, bench.arena, {&request, 1});
+    return std::vector<float>(logits.data, logits.data + logits.cols);
+  };
+  EXPECT_EQ(step(left, false), step(kept, true));
+  EXPECT_TRUE(same_state(left, kept));
+  EXPECT_TRUE(has_draft_rows(kept));
+  EXPECT_FALSE(has_draft_rows(left));
+  EXPECT_EQ(step(left, true), step(kept, true));
+  EXPECT_TRUE(has_draft_rows(left));
+  EXPECT_EQ(left.draft_begin(), left.length() - 1);
+  EXPECT_LT(kept.draft_begin(), left.draft_begin());
+
+  const Continuation continuation(bench.model.config(), greedy_options(40));
+  ModelDrafter drafter(bench.model, bench.runtime, bench.arena);
+  Drafts drafts;
+  const DraftingRequest request{&left, &continuation, 7, 5, &drafts};
+  drafter.propose({&request, 1});
+  EXPECT_EQ(drafts.size(), 5U);
+}
+
 TEST(Speculation, DraftsNeedADraftHead) {
   const Model without = golden::load_model("ckpt");
   ThreadPool pool(1);
