@@ -65,16 +65,14 @@ void softmax(Real* p, size_t count, size_t columns, Real scale, const Real* sink
 }
 
 template <typename Real>
-void softmax_gradient(Real* p, size_t count, size_t columns, Real scale, const Real* log_sum,
-                      const Real* delta) noexcept {
+void softmax_gradient(const Real* p, size_t count, size_t columns, Real scale, const Real* log_sum, const Real* delta,
+                      Real* out) noexcept {
   const size_t stride = gathered_stride(2 * columns);
   for (size_t j = 0; j < count; ++j) {
-    Real* scores = p + j * stride;
-    Real* gradients = scores + columns;
     for (size_t c = 0; c < columns; ++c) {
-      const Real probability = std::exp(scale * scores[c] - log_sum[c]);
-      scores[c] = scale * probability * (gradients[c] - delta[c]);
-      gradients[c] = probability;
+      const Real probability = std::exp(scale * p[j * stride + c] - log_sum[c]);
+      out[j * stride + c] = scale * probability * (p[j * stride + columns + c] - delta[c]);
+      out[j * stride + columns + c] = probability;
     }
   }
 }

@@ -66,17 +66,17 @@ struct GatheredKernels {
   /// returned too. p [count, stride], sink and log_sum [columns]. (docs/model.md 2.3)
   void (*softmax)(Real* p, size_t count, size_t columns, Real scale, const Real* sink, Real* log_sum) noexcept;
 
-  /// Goes back: the first `columns` of p's 2 * columns are scores s, the others derivatives g with respect to the
-  /// probabilities e^(scale * s - log_sum). They become scale * e^(..) * (g - delta) and e^(..).
-  /// p [count, gathered_stride(2 * columns)].
-  void (*softmax_gradient)(Real* p, size_t count, size_t columns, Real scale, const Real* log_sum,
-                           const Real* delta) noexcept;
+  /// Goes back: of each row of p, the first `columns` are scores s, the next ones derivatives g with respect to the
+  /// probabilities e^(scale * s - log_sum). The row of `out` is scale * e^(..) * (g - delta), then e^(..).
+  /// p and out [count, gathered_stride(2 * columns)], which may not overlap.
+  void (*softmax_gradient)(const Real* p, size_t count, size_t columns, Real scale, const Real* log_sum,
+                           const Real* delta, Real* out) noexcept;
 
   /// scores[j] = sum_c weights[c] * relu(p[j, c]); p [count, stride].
   void (*relu_sums)(const Real* p, size_t count, size_t columns, const Real* weights, Real* scores) noexcept;
 
   /// Goes back: with g[j] the derivative by scores[j], p[j, c] becomes g[j] * weights[c] where it was positive, else 0,
-  /// and weight_gradient[c] += sum_j g[j] * relu(p[j, c]).
+  /// and weight_gradient[c] += sum_j g[j] * relu(p[j, c]). p [count, stride], anything behind its columns.
   void (*relu_gradient)(Real* p, size_t count, size_t columns, const Real* weights, const Real* g,
                         Real* weight_gradient) noexcept;
 

@@ -165,24 +165,32 @@ inline void softmax_columns(float* p, size_t count, size_t stride, size_t column
     log_sum[c] = maxima[c] + __builtin_logf(sums[c]);
 }
 
-inline void softmax_gradient_columns(float* p, size_t count, size_t columns, float scale, const float* log_sum,
-                                     const float* delta) {
-  const size_t stride = gathered_stride(2 * columns);
+/// One row of the gradient. Whole vectors are faster than parts of them, so what a store writes too much is written
+/// again: columns are taken from the last ones on, and rows ascending. `kIsLast`: nothing behind the row is touched.
+template <bool kIsLast>
+TIDEPOOL_INLINE void softmax_gradient_row(const float* p, size_t columns, float scale, const float* log_sum,
+                                          const float* delta, float* out) {
   const Vec::F factor = Vec::all(scale);
-  for (size_t c = 0; c < columns; c += kLanes) {
-    const size_t rest = columns - c;
-    const Vec::F shift = Vec::load(log_sum + c, rest);
-    const Vec::F mean = Vec::load(delta + c, rest);
-    for (size_t j = 0; j < count; ++j) {
-      float* scores = p + j * stride + c;
-      float* gradients = scores + columns;
-      const Vec::F s = Vec::load(scores, rest);
-      const Vec::F g = Vec::load(gradients, rest);
-      const Vec::F probability = exponential(Vec::sub(Vec::mul(factor, s), shift));
-      Vec::store(scores, Vec::mul(Vec::mul(factor, probability), Vec::sub(g, mean)), rest);
-      Vec::store(gradients, probability, rest);
-    }
+  for (size_t end = columns; end > 0;) {
+    const size_t c = (end - 1) / kLanes * kLanes;
+    const size_t lanes = kIsLast ? end - c : kLanes;
+    const Vec::F probability =
+        exponential(Vec::sub(Vec::mul(factor, Vec::load(p + c, lanes)), Vec::load(log_sum + c, end - c)));
+    const Vec::F difference = Vec::sub(Vec::load(p + columns + c, lanes), Vec::load(delta + c, end - c));
+    Vec::store(out + c, Vec::mul(Vec::mul(factor, probability), difference), lanes);
+    Vec::store(out + columns + c, probability, lanes);
+    end = c;
   }
+}
+
+inline void softmax_gradient_rows(const float* p, size_t count, size_t columns, float scale, const float* log_sum,
+                                  const float* delta, float* out) {
+  const size_t stride = gathered_stride(2 * columns);
+  if (count == 0) return;
+  for (size_t j = 0; j + 1 < count; ++j)
+    softmax_gradient_row<false>(p + j * stride, columns, scale, log_sum, delta, out + j * stride);
+  const size_t last = (count - 1) * stride;
+  softmax_gradient_row<true>(p + last, columns, scale, log_sum, delta, out + last);
 }
 
 /// Columns one after the other, kLanes at a time, each with its own sum: the order of sums is that of Vec::sum.
@@ -210,7 +218,8 @@ inline void relu_gradient_rows(float* p, size_t count, size_t columns, const flo
       const Vec::F product = Vec::load(products, rest);
       const Vec::F gradient = Vec::all(g[j]);
       sum = Vec::fma(gradient, Vec::max(product, Vec::zero()), sum);
-      Vec::store(products, Vec::where_at_least(Vec::zero(), product, Vec::zero(), Vec::mul(gradient, weight)), rest);
+      // Whole vectors are faster; behind the columns the weights are zero.
+      Vec::store(products, Vec::where_at_least(Vec::zero(), product, Vec::zero(), Vec::mul(gradient, weight)));
     }
     Vec::store(weight_gradient + c, sum, rest);
   }
@@ -328,9 +337,9 @@ void softmax(float* p, size_t count, size_t columns, float scale, const float* s
   for (size_t c = 0; c < columns; c += kLanes)
     softmax_columns(p + c, count, stride, smaller(kLanes, columns - c), scale, sink + c, log_sum + c);
 }
-void softmax_gradient(float* p, size_t count, size_t columns, float scale, const float* log_sum,
-                      const float* delta) noexcept {
-  softmax_gradient_columns(p, count, columns, scale, log_sum, delta);
+void softmax_gradient(const float* p, size_t count, size_t columns, float scale, const float* log_sum,
+                      const float* delta, float* out) noexcept {
+  softmax_gradient_rows(p, count, columns, scale, log_sum, delta, out);
 }
 void relu_sums(const float* p, size_t count, size_t columns, const float* weights, float* scores) noexcept {
   relu_sum_rows(p, count, columns, weights, scores);

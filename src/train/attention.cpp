@@ -200,9 +200,9 @@ std::vector<IndexDivergence> index_losses(Tape<Real>& tape, const SharedAttentio
   std::vector<IndexDivergence> losses;
   losses.reserve(shared.chosen.size());
   for (const typename SharedAttention<Real>::Chosen& chosen : shared.chosen) {
-    const double scale = weight / static_cast<double>(chosen.selection.counts.size());
-    const double loss = index_loss<Real>(tape, {chosen.inputs, chosen.selection, static_cast<Real>(scale)});
-    losses.push_back({chosen.layer, loss / weight});
+    const auto rows = static_cast<double>(chosen.selection.counts.size());
+    const double loss = index_loss<Real>(tape, {chosen.inputs, chosen.selection, static_cast<Real>(weight / rows)});
+    losses.push_back({chosen.layer, loss / rows});
   }
   return losses;
 }

@@ -24,6 +24,7 @@ struct Workspace {
   Buffer<Real> right;
   Buffer<Real> products;
   Buffer<Real> sums;
+  Buffer<Real> score_gradients;
 };
 
 template <typename Real>
@@ -35,6 +36,7 @@ std::vector<Workspace<Real>> make_workspaces(const Tape<Real>& tape, const Index
     one.right = Buffer<Real>(loss.inputs.keys.cols() * stride);
     one.products = Buffer<Real>(loss.selection.entries.cols * stride);
     one.sums = Buffer<Real>(loss.inputs.q.cols());
+    one.score_gradients = Buffer<Real>(loss.selection.entries.cols);
   }
   return work;
 }
@@ -68,14 +70,8 @@ Real row_loss(const IndexLoss<Real>& loss, size_t row, Workspace<Real>& work, st
     return 0;
   }
   (void)multiply(loss, row, work, work.products.data());
-  const size_t heads = loss.inputs.weights.cols();
-  const std::span<const Real> weights = loss.inputs.weights.data.row(row);
-  for (size_t j = 0; j < count; ++j) {
-    Real score = 0;
-    for (size_t h = 0; h < heads; ++h)
-      score += std::max(work.products[j * kernels::gathered_stride(heads) + h], Real{0}) * weights[h];
-    gradient[j] = score;
-  }
+  kernels::gathered_kernels<Real>().relu_sums(work.products.data(), count, loss.inputs.weights.cols(),
+                                              loss.inputs.weights.data.row(row).data(), gradient.data());
   const Real max = *std::max_element(gradient.begin(), gradient.begin() + static_cast<std::ptrdiff_t>(count));
   Real sum = 0;
   for (size_t j = 0; j < count; ++j)
@@ -108,16 +104,11 @@ void go_back_row(const IndexLoss<Real>& loss, size_t row, std::span<const Real> 
   const size_t heads = loss.inputs.weights.cols();
   const size_t stride = kernels::gathered_stride(heads);
   const kernels::GatheredRows<Real> keys = multiply(loss, row, work, products);
-  const std::span<const Real> weights = loss.inputs.weights.data.row(row);
-  const std::span<Real> weight_gradient = loss.inputs.weights.grad.row(row);
-  for (size_t j = 0; j < keys.count; ++j) {
-    const Real score_gradient = loss.scale * gradient[j];
-    for (size_t h = 0; h < heads; ++h) {
-      Real& product = products[j * stride + h];
-      weight_gradient[h] += score_gradient * std::max(product, Real{0});
-      product = product > 0 ? score_gradient * weights[h] : Real{0};
-    }
-  }
+  for (size_t j = 0; j < keys.count; ++j)
+    work.score_gradients[j] = loss.scale * gradient[j];
+  kernels::gathered_kernels<Real>().relu_gradient(products, keys.count, heads, loss.inputs.weights.data.row(row).data(),
+                                                  work.score_gradients.data(),
+                                                  loss.inputs.weights.grad.row(row).data());
   kernels::gathered_kernels<Real>().sums(keys, products, stride, heads, work.sums.data());
   const std::span<Real> q_gradient = loss.inputs.q.grad.row(row);
   for (size_t i = 0; i < q_gradient.size(); ++i)
@@ -162,7 +153,7 @@ double index_loss(Tape<Real>& tape, const IndexLoss<Real>& loss) {
     divergences[row] = static_cast<double>(row_loss<Real>(loss, row, work[worker], gradients.row(row)));
   });
   tape.on_backward([&tape, loss, gradients] { go_back(tape, loss, gradients); });
-  return static_cast<double>(loss.scale) * std::accumulate(divergences.begin(), divergences.end(), 0.0);
+  return std::accumulate(divergences.begin(), divergences.end(), 0.0);
 }
 
 template double index_loss(Tape<float>&, const IndexLoss<float>&);

@@ -13,8 +13,8 @@ struct IndexLoss {
   Real scale = 1;                   ///< of the loss of a row
 };
 
-/// scale * sum over rows of KL(p || softmax(s)): p is the row's attention to its selected entries with sum 1, s their
-/// index scores. Rows that select nothing count nothing. Adds the gradients of q, weights and keys when going back;
+/// The sum over rows of KL(p || softmax(s)): p is the row's attention to its selected entries with sum 1, s their index
+/// scores. Rows that select nothing count nothing. Going back adds `scale` times its gradients by q, weights and keys;
 /// attention gets none. Call behind the last layer that reads the selection.
 template <typename Real>
 [[nodiscard]] double index_loss(Tape<Real>& tape, const IndexLoss<Real>& loss);

@@ -172,8 +172,9 @@ void go_back_row(const Problem<Real>& problem, size_t row, const Value<Real>& ou
     sink_gradient[h] = -delta * std::exp(problem.args.sink.data.data[h] - log_sum[h]);
   }
   Real* weights = chunk.weights.row(row - chunk.begin).data();
-  kernels.products(keys, work.right.data(), 2 * problem.heads, weights);
-  kernels.softmax_gradient(weights, keys.count, problem.heads, problem.scale, log_sum.data(), work.delta.data());
+  kernels.products(keys, work.right.data(), 2 * problem.heads, work.p.data());
+  kernels.softmax_gradient(work.p.data(), keys.count, problem.heads, problem.scale, log_sum.data(), work.delta.data(),
+                           weights);
   if (!problem.args.q.wants_grad()) return;
   kernels.sums(keys, weights, kernels::gathered_stride(2 * problem.heads), problem.heads, work.result.data());
   const std::span<Real> q_gradient = problem.args.q.grad.row(row);
