@@ -4,8 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "base/buffer.h"
-
 namespace tidepool {
 
 namespace {
@@ -88,10 +86,10 @@ void orthogonalise(const MatrixMath& math, std::span<const Span2d<float>> matric
     const size_t rows = std::min(matrix.rows, matrix.cols);
     values += 2 * (rows * rows + matrix.rows * matrix.cols);
   }
-  Buffer<float> memory(values);
+  auto* const memory = reinterpret_cast<float*>(math.scratch.take(values * sizeof(float)));
   size_t used = 0;
   const auto take = [&](size_t rows, size_t cols) {
-    const Span2d<float> taken(memory.data() + used, rows, cols);
+    const Span2d<float> taken(memory + used, rows, cols);
     used += rows * cols;
     return taken;
   };

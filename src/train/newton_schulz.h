@@ -12,7 +12,8 @@ namespace tidepool {
 struct MatrixMath {
   ThreadPool& pool;
   const kernels::GemmKernel& gemm;
-  kernels::GemmWorkspace& workspace;
+  kernels::GemmWorkspace& workspace;  ///< for packed operands
+  kernels::GemmWorkspace& scratch;    ///< for what lies between products
 };
 
 /// Each matrix, in place, becomes nearly its nearest (semi-)orthogonal one: with M / ||M||_F to begin with, 8 steps

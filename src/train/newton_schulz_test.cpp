@@ -71,6 +71,7 @@ TEST(NewtonSchulz, SingularValuesEndWithinTheSettledBand) {
   TestRandom random(1);
   ThreadPool pool(2);
   kernels::GemmWorkspace workspace;
+  kernels::GemmWorkspace scratch;
   for (const auto precision : {kernels::GemmPrecision::kFloat32, kernels::GemmPrecision::kBf16}) {
     std::vector<Leaf<float>> leaves;
     std::vector<Span2d<float>> matrices;
@@ -78,7 +79,7 @@ TEST(NewtonSchulz, SingularValuesEndWithinTheSettledBand) {
       leaves.emplace_back(random, shape.rows, shape.cols);
       matrices.push_back(leaves.back().value().data);
     }
-    orthogonalise({pool, kernels::select_gemm_kernel(precision), workspace}, matrices);
+    orthogonalise({pool, kernels::select_gemm_kernel(precision), workspace, scratch}, matrices);
     for (const Span2d<float>& matrix : matrices) {
       const std::vector<double> values = singular_values_of(matrix);
       EXPECT_GT(values.front(), 0.9);
@@ -93,8 +94,10 @@ TEST(NewtonSchulz, KeepsTheDirectionsOfASignedDiagonal) {
   leaf.data() = {4, 0, 0, 0, -1, 0, 0, 0, 0.5F};
   ThreadPool pool(1);
   kernels::GemmWorkspace workspace;
+  kernels::GemmWorkspace scratch;
   const Span2d<float> matrix = leaf.value().data;
-  orthogonalise({pool, kernels::select_gemm_kernel(kernels::GemmPrecision::kFloat32), workspace}, {&matrix, 1});
+  orthogonalise({pool, kernels::select_gemm_kernel(kernels::GemmPrecision::kFloat32), workspace, scratch},
+                {&matrix, 1});
   for (size_t i = 0; i < 9; ++i)
     EXPECT_NEAR(leaf.data()[i], i == 0 || i == 8 ? 1 : (i == 4 ? -1 : 0), 0.05) << i;
 }
@@ -103,8 +106,10 @@ TEST(NewtonSchulz, AZeroMatrixStaysZero) {
   Leaf<float> leaf(2, 5);
   ThreadPool pool(1);
   kernels::GemmWorkspace workspace;
+  kernels::GemmWorkspace scratch;
   const Span2d<float> matrix = leaf.value().data;
-  orthogonalise({pool, kernels::select_gemm_kernel(kernels::GemmPrecision::kFloat32), workspace}, {&matrix, 1});
+  orthogonalise({pool, kernels::select_gemm_kernel(kernels::GemmPrecision::kFloat32), workspace, scratch},
+                {&matrix, 1});
   EXPECT_EQ(leaf.data(), std::vector<float>(10));
 }
 

@@ -12,9 +12,9 @@ namespace tidepool {
 
 namespace {
 
-/// Matrices are orthogonalised together up to this many values, so that small ones fill all threads and the memory for
-/// all of them stays bounded.
-constexpr size_t kBatchValues = size_t{4} << 20U;
+/// Matrices are orthogonalised together up to about this many values: enough for small ones to fill all threads, and
+/// few enough for what ten steps work on, three times as much, to stay in second-level caches.
+constexpr size_t kBatchValues = size_t{1} << 18U;
 
 size_t count_of(const Value<float>& value) {
   return value.rows() * value.cols();
@@ -142,19 +142,19 @@ void Optimizer::step_muon(double rate) {
     for (; end < slots_.size() && (values == 0 || values < kBatchValues); ++end) {
       if (is_muon(slots_[end])) values += count_of(slots_[end].parameter->value);
     }
-    Buffer<float> memory(values);
+    auto* const memory = reinterpret_cast<float*>(updates_.take(values * sizeof(float)));
     std::vector<Span2d<float>> updates(end - first);
     std::vector<Span2d<float>> parts;
     size_t used = 0;
     for (size_t i = first; i < end; ++i) {
       if (!is_muon(slots_[i])) continue;
       const Value<float>& value = slots_[i].parameter->value;
-      updates[i - first] = {memory.data() + used, value.rows(), value.cols()};
+      updates[i - first] = {memory + used, value.rows(), value.cols()};
       used += count_of(value);
       make_nesterov(slots_[i], updates[i - first]);
       add_parts(*slots_[i].parameter, slots_[i].rule, updates[i - first], parts);
     }
-    orthogonalise({pool_, gemm_, workspace_}, parts);
+    orthogonalise({pool_, gemm_, workspace_, scratch_}, parts);
     for (size_t i = first; i < end; ++i) {
       if (!is_muon(slots_[i])) continue;
       // An orthogonal r x c matrix has the RMS max(r, c)^-1/2.
@@ -166,10 +166,10 @@ void Optimizer::step_muon(double rate) {
   }
 }
 
-void Optimizer::step_balanced(Slot& slot, double rate) const {
+void Optimizer::step_balanced(Slot& slot, double rate) {
   const Value<float>& value = slot.parameter->value;
-  Buffer<float> memory(count_of(value));
-  const Span2d<float> update(memory.data(), value.rows(), value.cols());
+  auto* const memory = reinterpret_cast<float*>(updates_.take(count_of(value) * sizeof(float)));
+  const Span2d<float> update(memory, value.rows(), value.cols());
   make_nesterov(slot, update);
   balance_rows_and_columns(pool_, update);
   apply(slot, update, rate, options_.update_rms);

@@ -68,7 +68,7 @@ class Optimizer {
   [[nodiscard]] double clip_gradients();
   void make_nesterov(Slot& slot, Span2d<float> update) const;
   void step_muon(double rate);
-  void step_balanced(Slot& slot, double rate) const;
+  void step_balanced(Slot& slot, double rate);
   void step_adam(Slot& slot, double rate) const;
   void step_bias(const Slot& slot, const BiasLoads& loads) const;
   /// w -= rate * (factor * update + decay * w).
@@ -77,7 +77,9 @@ class Optimizer {
   ThreadPool& pool_;
   OptimizerOptions options_;
   const kernels::GemmKernel& gemm_;
-  kernels::GemmWorkspace workspace_;
+  kernels::GemmWorkspace workspace_;  ///< these three are memory of a step, kept
+  kernels::GemmWorkspace scratch_;
+  kernels::GemmWorkspace updates_;
   std::vector<Slot> slots_;
   int64_t steps_ = 0;
 };
