@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <span>
@@ -144,15 +145,30 @@ class ToolFaultsTest : public testing::Test {
     return "";
   }
 
-  /// All outputs, each asked for in all of the ways; in order, by way.
+  /// The first three outputs, each asked for in all of the ways, and the others as streams; in order, by way. (A few
+  /// leave the beginning of the prompt, which is most of it, to the others; and a stream shows all that a whole answer
+  /// does.)
   [[nodiscard]] std::vector<std::vector<Seen>> ask_all(const std::vector<Output>& outputs,
                                                        std::span<const Way> ways = kWays) const {
-    std::vector<std::vector<Seen>> seen(ways.size());
-    // The first few leave the beginning of the prompt, which is most of it, to the others.
-    const size_t first = std::min<size_t>(outputs.size(), 3);
-    ask_range(outputs, 0, first, ways, seen);
-    ask_range(outputs, first, outputs.size(), ways, seen);
+    constexpr size_t kFirst = 3;
+    std::vector<std::vector<Seen>> seen;
+    for (const bool is_stream : {false, true}) {
+      std::vector<Way> some;
+      std::ranges::copy_if(ways, std::back_inserter(some), [&](const Way& way) { return way.is_stream == is_stream; });
+      std::vector<std::vector<Seen>> more(some.size());
+      ask_range(outputs, 0, std::min(outputs.size(), kFirst), some, more);
+      if (is_stream) ask_range(outputs, std::min(outputs.size(), kFirst), outputs.size(), some, more);
+      std::ranges::move(more, std::back_inserter(seen));
+    }
     return seen;
+  }
+  /// Asks for all of them, and expects of each what stands at its place.
+  void expect_all(const std::vector<Output>& outputs, const std::vector<Seen>& expected,
+                  std::span<const Way> ways = kWays) const {
+    for (const std::vector<Seen>& seen : ask_all(outputs, ways)) {
+      for (size_t i = 0; i < seen.size(); ++i)
+        EXPECT_EQ(seen[i], expected[i]) << i;
+    }
   }
 
   /// outputs[begin] to outputs[end - 1], all at once.
@@ -237,7 +253,7 @@ TEST_F(ToolFaultsTest, AValueMayEndInAnyPartOfItsCloser) {
     expected.push_back({"", "", {{"f", R"({"a": ")" + value + "\"}"}}, "calls"});
   }
   serve(outputs);
-  EXPECT_THAT(ask_all(outputs), testing::Each(expected));
+  expect_all(outputs, expected);
 }
 
 /// Known fault 16: calls without their outer tag, or under another name, are calls; of a block cut short nothing shows.
@@ -253,15 +269,14 @@ TEST_F(ToolFaultsTest, BareCallsAreCallsAndCutOnesShowNothing) {
   EXPECT_THAT(ask_all(outputs), testing::Each(testing::Each(kTwoCallsSeen)));
 
   // The end of the turn, or the limit, inside of the block.
-  outputs.clear();
-  for (size_t cut = text.find("<｜DSML｜ calls>") + 1; cut < text.size(); cut += 41)
+  outputs = {{{text}, false, R"(,"max_tokens":60,"max_output_tokens":60)"}};
+  for (size_t cut = text.find("<｜DSML｜ calls>") + 1; cut < text.size(); cut += 83)
     outputs.push_back(output(text.substr(0, cut)));
-  outputs.push_back({{text}, false, R"(,"max_tokens":60,"max_output_tokens":60)"});
   serve(outputs);
   for (const std::vector<Seen>& seen : ask_all(outputs)) {
     for (const Seen& each : seen)
       EXPECT_THAT(each.content, Not(HasSubstr("DSML")));
-    EXPECT_EQ(seen.back().end, "length");
+    EXPECT_EQ(seen.front().end, "length");
   }
 }
 
@@ -361,7 +376,7 @@ TEST_F(ToolFaultsTest, HeldTextComesAtTheEndAndWholeMarkersDoNot) {
   outputs.push_back({{"I look.\n\n<｜DSML｜ calls>"}, false, ""});
   expected.push_back({"", "I look.", {}, "stop"});
   serve(outputs);
-  EXPECT_THAT(ask_all(outputs, std::span(kWays).first(4)), testing::Each(expected));  // responses have no stop strings
+  expect_all(outputs, expected, std::span(kWays).first(4));  // responses have no stop strings
 }
 
 /// Known fault 28: no special token shows, whether it comes while thinking or in the answer, and whatever is asked for.
