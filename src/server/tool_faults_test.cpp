@@ -136,7 +136,8 @@ class ToolFaultsTest : public testing::Test {
                R"(,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]})";
       case Dialect::kMessages:
         return body + "," + messages + thinking +
-               R"(,"tools":[{"name":"f","input_schema":{"type":"object"}},{"name":"g","input_schema":{"type":"object"}}]})";
+               R"(,"tools":[{"name":"f","input_schema":{"type":"object"}},)"
+               R"({"name":"g","input_schema":{"type":"object"}}]})";
       case Dialect::kResponses:
         return body + R"(,"input":")" + text + R"(","reasoning":{"effort":)" +
                (is_thinking ? R"("low")" : R"("none")") +

@@ -42,7 +42,7 @@ class ImageFetcher {
   mutable std::atomic<size_t> under_way_ = 0;  ///< relaxed: a counter that orders nothing else
 };
 
-/// "http://..." or "https://...", in any case.
+/// Whether it begins as a URL of http or https, in any case.
 [[nodiscard]] bool is_link(std::string_view url);
 
 /// Whether an address, as inet_ntop writes it, is one of the public internet: not of this machine, a local network, a
