@@ -137,9 +137,10 @@ std::string result_line(const TimedResult& timed) {
     return fmt::format("{:<15} {:6.3f} bits per byte of {} documents{}\n", result.name, result.text->bits_per_byte(),
                        result.all.items, groups_text(result));
   }
-  return fmt::format("{:<15} {:5.1f} % right, {:5.1f} % well-formed of {}; {:.1f} tokens each{}; {:.0f} s\n",
+  const std::string too_long = result.too_long == 0 ? "" : fmt::format(" ({} too long)", result.too_long);
+  return fmt::format("{:<15} {:5.1f} % right, {:5.1f} % well-formed of {}{}; {:.1f} tokens each{}; {:.0f} s\n",
                      result.name, 100 * share(result.all.right, result.all.items),
-                     100 * share(result.well_formed, result.all.items), result.all.items,
+                     100 * share(result.well_formed, result.all.items), result.all.items, too_long,
                      share(result.output_tokens, result.all.items), groups_text(result), timed.seconds);
 }
 
@@ -208,6 +209,7 @@ int evaluate(const EvalFlags& flags) {
   object.set("tests", std::move(results));
   if (!missing.empty()) {
     Json::Array names;
+    names.reserve(missing.size());
     for (const std::string& token : missing)
       names.push_back(Json::make_string(token));
     object.set("missing_control_tokens", Json::make_array(std::move(names)));

@@ -21,6 +21,7 @@ using Pieces = std::vector<std::pair<std::string, uint64_t>>;
 /// The same by counting all pairs anew for every token.
 BpeVocabulary train_slowly(const Pieces& pieces, const BpeTrainerOptions& options) {
   BpeVocabulary vocabulary;
+  vocabulary.tokens.reserve(options.token_count);
   for (int byte = 0; byte < 256; ++byte)
     vocabulary.tokens.emplace_back(1, static_cast<char>(byte));
   std::vector<std::vector<int32_t>> words;

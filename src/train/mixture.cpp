@@ -90,6 +90,7 @@ Mixture::Mixture(const Recipe& recipe, size_t stage, const Tokenizer& tokenizer,
 std::vector<std::pair<std::string, uint64_t>> position_counters(const SamplePacker::Position& position) {
   std::vector<std::pair<std::string, uint64_t>> counters = {
       {"data.window", position.window}, {"data.batch", position.batch}, {"data.parts", position.parts.size()}};
+  counters.reserve(counters.size() + 2 * position.parts.size());
   for (size_t p = 0; p < position.parts.size(); ++p) {
     counters.emplace_back(fmt::format("data.{}.place", p), position.parts[p].place);
     counters.emplace_back(fmt::format("data.{}.tokens", p), position.parts[p].tokens);
@@ -102,6 +103,10 @@ SamplePacker::Position counters_position(const std::vector<std::pair<std::string
   position.window = counter_of(counters, "data.window");
   position.batch = counter_of(counters, "data.batch");
   const uint64_t parts = counter_of(counters, "data.parts");
+  if (parts > counters.size()) {
+    throw Error(ErrorCode::kCorrupt, fmt::format("the state of the run has \"data.parts\" {}; begin it anew", parts));
+  }
+  position.parts.reserve(parts);
   for (uint64_t p = 0; p < parts; ++p) {
     position.parts.push_back({.place = counter_of(counters, fmt::format("data.{}.place", p)),
                               .tokens = counter_of(counters, fmt::format("data.{}.tokens", p))});

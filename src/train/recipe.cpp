@@ -182,7 +182,9 @@ RecipeStage read_stage(const Field& field) {
     if (!is_drafts && !(is_text && trains->value.as_string() == "model")) trains->refuse("\"model\" or \"drafts\"");
     stage.trains = is_drafts ? RecipeStage::Trains::kDrafts : RecipeStage::Trains::kModel;
   }
-  for (const Field& part : field.at("mixture").items(kPartsMax))
+  const std::vector<Field> parts = field.at("mixture").items(kPartsMax);
+  stage.mixture.reserve(parts.size());
+  for (const Field& part : parts)
     stage.mixture.push_back(read_part(part, stage.batch_rows));
   return stage;
 }

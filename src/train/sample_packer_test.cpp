@@ -43,6 +43,7 @@ class MarkedSource final : public SampleSource {
 
 std::vector<TokenBatch> take(SamplePacker& packer, size_t count) {
   std::vector<TokenBatch> batches;
+  batches.reserve(count);
   for (size_t i = 0; i < count; ++i)
     batches.push_back(packer.next());
   return batches;

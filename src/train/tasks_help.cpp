@@ -34,15 +34,40 @@ constexpr std::array<std::string_view, 4> kHeldoutFrames = {
     "What must I write in order to {}?",
 };
 
+/// What people say beside questions; in training only, as there are too few to hold any out.
+struct Exchange {
+  std::string_view said;
+  std::string_view answer;
+};
+constexpr std::array<Exchange, 10> kExchanges = {{
+    {"Hello!", "Hello! I can tell you about the commands and options of Tidepool."},
+    {"Hi", "Hello! I can tell you about the commands and options of Tidepool."},
+    {"Good morning.", "Good morning! I can tell you about the commands and options of Tidepool."},
+    {"Who are you?", "I am a very small language model. I know a little about Tidepool."},
+    {"What are you?", "I am a very small language model. I know a little about Tidepool."},
+    {"What can you do?", "I can tell you about the commands and options of Tidepool, add numbers and look things up."},
+    {"What is Tidepool?", "Tidepool runs models like me on the processors of a machine."},
+    {"Thank you!", "You are welcome."},
+    {"Thanks a lot.", "You are welcome."},
+    {"Goodbye.", "Goodbye!"},
+}};
+constexpr uint64_t kExchangeOneIn = 16;
+
 class HelpTask final : public Task {
  public:
   [[nodiscard]] Dialogue make(const TaskItem& item) const override {
     RandomStream random(item.seed, fmt::format("help/{}", split_name(item.split)), item.index);
-    const HelpFact& fact = random.pick(help_facts());
     Dialogue dialogue;
     dialogue.request.is_thinking = random.one_in(2);
     constexpr std::array<int, 4> kEfforts = {10, 50, 75, 100};
     dialogue.request.effort = random.pick(std::span(kEfforts));
+    if (item.split == Split::kTrain && random.one_in(kExchangeOneIn)) {
+      const Exchange& exchange = random.pick(std::span(kExchanges));
+      dialogue.request.messages.push_back(text_message(ChatRole::kUser, std::string(exchange.said)));
+      dialogue.answer = text_message(ChatRole::kAssistant, std::string(exchange.answer));
+      return dialogue;
+    }
+    const HelpFact& fact = random.pick(help_facts());
     dialogue.request.messages.push_back(
         text_message(ChatRole::kUser, make_question(fact, item, random, dialogue.group)));
     dialogue.answer = text_message(ChatRole::kAssistant, std::string(fact.answer));

@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kRunBytesMax = size_t{8} << 10;
 /// Longer lines are broken at a space: a passage of few tokens must find lines that fit.
 constexpr size_t kLineBytesMax = 256;
+/// Lines that are tried for what room is left at the end.
+constexpr int kMissesMax = 8;
 /// Places that are tried in a row without one line that can be used.
 constexpr int kTriesMax = 1000;
 
@@ -50,7 +52,8 @@ std::string Passages::draw(Split split, size_t tokens, RandomStream& random) con
   const Part& part = parts_[static_cast<size_t>(split)];
   std::string passage;
   size_t used = 0;
-  for (int tries = 0; tries < kTriesMax; ++tries) {
+  int misses = 0;
+  for (int tries = 0; tries < kTriesMax && misses < kMissesMax; ++tries) {
     const uint64_t place = random.below(part.ends.back());
     const auto index = static_cast<size_t>(std::ranges::upper_bound(part.ends, place) - part.ends.begin());
     const std::string_view text = part.documents[index]->text;
@@ -63,8 +66,12 @@ std::string Passages::draw(Split split, size_t tokens, RandomStream& random) con
       position += line.size() + 1;  // the line feed, or the space that became one
       // Pieces end with a line, so the tokens of lines add up; an empty line joins the feed before it and costs less.
       const std::string with_feed = std::string(line) + "\n";
-      used += tokenizer_.encode_plain(with_feed).size();
-      if (used > tokens) return passage;
+      const size_t cost = tokenizer_.encode_plain(with_feed).size();
+      if (used + cost > tokens) {
+        ++misses;
+        break;
+      }
+      used += cost;
       passage += with_feed;
       tries = 0;
     }

@@ -94,6 +94,7 @@ Request draw_request(const ToolSpec& tool, Split split, RandomStream& random) {
 ToolDefinition definition(const ToolSpec& tool) {
   Json properties = Json::make_object();
   Json::Array required;
+  required.reserve(tool.parameters.size());
   for (const ToolParameterSpec& parameter : tool.parameters) {
     Json property = Json::make_object();
     property.set("type", Json::make_string(std::string(parameter.type)));
@@ -154,6 +155,7 @@ class ToolsTask final : public Task {
                          Dialogue& dialogue) {
     std::vector<Request> requests;
     const size_t count = random.one_in(kTwoRequestsOneIn) ? 2 : 1;
+    requests.reserve(count);
     for (size_t i = 0; i < count; ++i)
       requests.push_back(draw_request(*random.pick(std::span(offered)), split, random));
     ChatMessage call;
