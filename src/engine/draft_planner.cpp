@@ -16,10 +16,9 @@ constexpr double kLongerShare = 0.1;
 constexpr double kShorterShare = 0.3;
 constexpr double kLongestTimes = 2;
 
-/// What becomes of an average of so many measurements with one more: the first ones make a mean, later ones a running
-/// average.
+/// What becomes of an average of so many measurements, or of an estimate, with one more: the first ones make a mean,
+/// later ones a running average.
 double averaged(double known, int64_t measurements, double seconds) {
-  if (measurements == 0) return seconds;
   const double counted = std::min(seconds, kLongestTimes * known);
   const double least = counted < known ? kShorterShare : kLongerShare;
   return known + std::max(least, 1.0 / static_cast<double>(measurements + 1)) * (counted - known);
@@ -90,11 +89,10 @@ double StepTimes::seconds(size_t rows) const {
 void StepTimes::note(size_t rows, double seconds) {
   if (rows == 0 || rows > points_.back().rows || seconds <= 0) return;
   const auto [below, above, share] = place(rows);
-  if (points_[below].measurements == 0 && points_[above].measurements == 0) {
+  if (std::ranges::all_of(points_, [](const Point& point) { return point.measurements == 0; })) {
     const double scale = seconds / this->seconds(rows);
-    for (Point& point : points_) {
-      if (point.measurements == 0) point.seconds *= scale;
-    }
+    for (Point& point : points_)
+      point.seconds *= scale;
   }
   const double known = this->seconds(rows);
   const auto move = [&](Point& point, double weight) {

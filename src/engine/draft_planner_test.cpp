@@ -89,6 +89,15 @@ TEST(StepTimes, EstimatesTakeTheirScaleFromTheFirstMeasurement) {
   EXPECT_DOUBLE_EQ(times.seconds(1), 3);
 }
 
+/// The first pass of six rows was stopped by other work for long: that is not believed of it, and of no other number.
+TEST(StepTimes, OneMeasurementThatWasStoppedDoesNotSpoilEstimates) {
+  StepTimes times({{1, 10, 0}, {2, 13, 0}, {6, 20, 0}});
+  times.note(1, 1);
+  times.note(6, 100);
+  EXPECT_DOUBLE_EQ(times.seconds(2), 1.3);
+  EXPECT_DOUBLE_EQ(times.seconds(6), 4);  // twice what was estimated
+}
+
 TEST(DraftLengths, SureDraftsOnACheapMachineAreAllTaken) {
   EXPECT_THAT(choose({{0.99, 0.98, 0.97}}, linear_times(1, 0.01), 0.1), ElementsAre(3));
 }
