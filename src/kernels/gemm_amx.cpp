@@ -1,6 +1,6 @@
 #include "kernels/amx.h"
 #include "kernels/gemm_kernels_internal.h"
-#include "kernels/gemm_tiles.h"
+#include "kernels/gemm_tiles_amx.h"
 
 // The product on the processor's own tiles.
 

@@ -1,6 +1,6 @@
 #include "kernels/emulated_tiles.h"
 #include "kernels/gemm_kernels_internal.h"
-#include "kernels/gemm_tiles.h"
+#include "kernels/gemm_tiles_amx.h"
 
 // The same product on emulated tiles: for tests, on processors that have AVX-512 and no tiles.
 
