@@ -1,8 +1,8 @@
 #pragma once
 
-// Operands of products in bfloat16, for pairs (gemm_avx512bf16.cpp) and tiles (gemm_tiles_amx.h). A panel of up to 16 lanes
-// is [depth / 2, 16] pairs: two consecutive terms of a lane side by side. Depths are padded with zeros to whole steps
-// of kStepTerms, lanes to 16, so kernels never mask their inputs.
+// Operands of products in bfloat16, for pairs (gemm_avx512bf16.cpp) and tiles (gemm_tiles_amx.h). A panel of up to 16
+// lanes is [depth / 2, 16] pairs: two consecutive terms of a lane side by side. Depths are padded with zeros to whole
+// steps of kStepTerms, lanes to 16, so kernels never mask their inputs.
 
 #include "kernels/gemm.h"
 #include "kernels/vec_avx512.h"
