@@ -235,6 +235,8 @@ void attend_pairs(const Bf16State& state, size_t first, size_t count) {
   }
   for (size_t first_row = 0; first_row < count; first_row += 2 * kScoreRowPairs) {
     const size_t end = smaller(first_row + 2 * kScoreRowPairs, count);
+    for (size_t j = first_row; j < end; ++j)
+      prefetch_listed_row(args, first + kAttentionBlock + j);
     for (size_t h = 0; h < args.heads; h += kTileHeads) {
       for (size_t j = first_row; j < end; j += kTileRows)
         score_pairs_tile(state, h, j, count, kIndices);
@@ -282,6 +284,8 @@ namespace avx512bf16 {
 /// What does not suit bfloat16 (other numerics, other widths, scales near the ends of E8M0) goes to the version that
 /// multiplies in binary32.
 void sparse_attention(const AttentionArgs& args) noexcept {
+  for (size_t j = 0; j < kAttentionBlock; ++j)
+    prefetch_listed_row(args, j);
   const bool is_exact = args.round_probabilities && args.width % kColumnStep == 0 &&
                         are_exact(args.q, args.heads * args.width) && are_exact(args.window, args.width) &&
                         are_exact(args.global, args.width);

@@ -246,6 +246,15 @@ inline ListedRow listed_row(const AttentionArgs& args, size_t index) {
   return {args.global.format, args.global.rows[index - args.window.count]};
 }
 
+/// Asks for row `index`, if there is one. Rows lie anywhere: only the list says where the next one is.
+inline void prefetch_listed_row(const AttentionArgs& args, size_t index) {
+  if (index >= args.window.count + args.global.count) return;
+  const ListedRow row = listed_row(args, index);
+  const size_t bytes = row_bytes(row.format, args.width);
+  for (size_t at = 0; at < bytes; at += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(row.data + at), _MM_HINT_T1);
+}
+
 inline void attend_block(const AttentionState& state, size_t first, size_t count) {
   const AttentionArgs& args = state.args;
   for (size_t j = 0; j < count; ++j) {

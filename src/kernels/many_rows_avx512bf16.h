@@ -179,8 +179,9 @@ void fill_strip(const MatrixView& weight, size_t first, size_t outputs, size_t v
   }
 }
 
-/// Rows are fetched this far ahead of their use, in bytes.
-inline constexpr size_t kRowsAhead = 2048;
+/// Rows are fetched into the second cache this far ahead of their use, in bytes. (On two threads 2 % faster than 2 KiB
+/// ahead into the first.)
+inline constexpr size_t kRowsAhead = 8192;
 
 /// A chain of a step: `pairs` pairs of columns of kSums / kVectors rows. To its sums those of the `merges` levels that
 /// wait are added; what comes out waits at the next level. Indices are constants, and not those of a loop, because gcc
@@ -190,7 +191,7 @@ void multiply_chain(const __m512i* weights, const uint32_t* x, size_t pairs, siz
                     std::index_sequence<kSum...> /*sums*/) {
   Vec::F sum[] = {(static_cast<void>(kSum), Vec::zero())...};
   for (size_t p = 0; p < pairs; ++p, weights += kVectors, x += sizeof...(kSum) / kVectors) {
-    _mm_prefetch(reinterpret_cast<const char*>(x) + kRowsAhead, _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(x) + kRowsAhead, _MM_HINT_T1);
     ((sum[kSum] = add_products(sum[kSum], _mm512_load_si512(weights + kSum % kVectors),
                                _mm512_set1_epi32(static_cast<int>(x[kSum / kVectors])))),
      ...);
