@@ -91,12 +91,11 @@ TIDEPOOL_INLINE void turn(const __m512i* vectors, const Store& store) {
 /// in the order in which they are taken, in each the steps, in these the pairs, and of each pair all rows: they are
 /// read from front to back.
 struct TurnedRows {
-  uint32_t* pairs;
   size_t count;
   size_t chain_pairs;
 
   struct Step {
-    uint32_t* pairs;      ///< of its first chain
+    size_t begin;         ///< of its first chain
     size_t chain_stride;  ///< from there to the next
     size_t first;
     size_t count;
@@ -108,7 +107,7 @@ struct TurnedRows {
     const size_t block_first = first_row(block);
     const size_t block_rows = first_row(smaller(block + kBlockSteps, steps())) - block_first;
     const size_t first = first_row(s);
-    return {.pairs = pairs + (block_first * kChains + first - block_first) * chain_pairs,
+    return {.begin = (block_first * kChains + first - block_first) * chain_pairs,
             .chain_stride = block_rows * chain_pairs,
             .first = first,
             .count = first_row(s + 1) - first};
@@ -117,20 +116,20 @@ struct TurnedRows {
 
 /// Turns rows [begin, end) of a step.
 template <typename Format>
-void turn_rows(const float* x, size_t x_stride, size_t in, const TurnedRows::Step& step, size_t begin, size_t end) {
+void turn_rows(const PackArgs& args, const TurnedRows::Step& step, size_t begin, size_t end) {
+  auto* packed = reinterpret_cast<uint32_t*>(args.packed) + step.begin;
   alignas(64) __m512i vectors[kGroupVectors][Vec::kLanes] = {};
   const auto present = static_cast<__mmask16>((1U << (end - begin)) - 1);
-  for (size_t g = 0; g * kGroup < in; ++g) {
+  for (size_t g = 0; g * kGroup < args.in; ++g) {
     for (size_t r = begin; r < end; ++r) {
-      const Group group = pack_group<Format>(x + r * x_stride, in, g);
+      const Group group = pack_group<Format>(args.x + r * args.x_stride, args.in, g);
       for (size_t v = 0; v < kGroupVectors; ++v)
         vectors[v][r - begin] = group.vector[v];
     }
     for (size_t v = 0; v < kGroupVectors; ++v) {
       turn(vectors[v], [&](size_t chain, __m512i pair) {
-        uint32_t* pairs = step.pairs + kChainOrder[chain] * step.chain_stride;
         const size_t at = (g * kGroupVectors + v) * step.count + (begin - step.first);
-        _mm512_mask_storeu_epi32(pairs + at, present, pair);
+        _mm512_mask_storeu_epi32(packed + kChainOrder[chain] * step.chain_stride + at, present, pair);
       });
     }
   }
@@ -140,12 +139,12 @@ void turn_rows(const float* x, size_t x_stride, size_t in, const TurnedRows::Ste
 template <typename Format>
 void pack_inputs_as(const PackArgs& args) {
   const size_t chain_pairs = (args.in + kGroup - 1) / kGroup * kGroupVectors;
-  const TurnedRows rows = {reinterpret_cast<uint32_t*>(args.packed), args.rows, chain_pairs};
+  const TurnedRows rows = {args.rows, chain_pairs};
   for (size_t s = 0; s < rows.steps(); ++s) {
     const TurnedRows::Step step = rows.step(s);
     const size_t begin = step.first > args.begin ? step.first : args.begin;
     const size_t end = smaller(step.first + step.count, args.end);
-    if (begin < end) turn_rows<Format>(args.x, args.x_stride, args.in, step, begin, end);
+    if (begin < end) turn_rows<Format>(args, step, begin, end);
   }
 }
 
@@ -247,8 +246,8 @@ void store_step(const Vec::F* sums, const TurnedRows::Step& step, size_t first, 
 
 /// All rows of x times `outputs` outputs from `first` on, kVectors vectors of them.
 template <typename Format, size_t kVectors>
-void multiply_strip(const LinearArgs& args, const TurnedRows& x, size_t first, size_t outputs, float* y,
-                    Workspace& work) {
+void multiply_strip(const LinearArgs& args, const TurnedRows& x, const uint32_t* pairs, size_t first, size_t outputs,
+                    float* y, Workspace& work) {
   fill_strip<Format>(args.weight, first, outputs, kVectors, x.chain_pairs, work.weights);
   const size_t blocks = (x.steps() + kBlockSteps - 1) / kBlockSteps;
   for (size_t block = 0; block < blocks; ++block) {
@@ -260,8 +259,8 @@ void multiply_strip(const LinearArgs& args, const TurnedRows& x, size_t first, s
       const __m512i* weights = work.weights + leaf * strip_stride(x.chain_pairs) * kVectors;
       const auto merges = static_cast<size_t>(std::countr_one(leaf));
       for (size_t s = 0; s < count; ++s) {
-        kMultiplies<kVectors>.of_rows[steps[s].count - 1](weights, steps[s].pairs + leaf * steps[s].chain_stride,
-                                                          x.chain_pairs, merges, work.waiting[0][s]);
+        kMultiplies<kVectors>.of_rows[steps[s].count - 1](
+            weights, pairs + steps[s].begin + leaf * steps[s].chain_stride, x.chain_pairs, merges, work.waiting[0][s]);
       }
       prefetch_part<Format>(args, first + outputs, kVectors * Vec::kLanes, block * kChains + leaf, blocks * kChains);
     }
@@ -272,15 +271,17 @@ void multiply_strip(const LinearArgs& args, const TurnedRows& x, size_t first, s
 
 /// All rows of x times all outputs asked for.
 template <typename Format>
-__attribute__((noinline)) void linear_many(const LinearArgs& args, const TurnedRows& x, float* y) {
+__attribute__((noinline)) void linear_many(const LinearArgs& args, const TurnedRows& x, const std::byte* packed,
+                                           float* y) {
+  const auto* pairs = reinterpret_cast<const uint32_t*>(packed);
   Workspace work;
   const size_t step = strip_vectors(x.chain_pairs) * Vec::kLanes;
   for (size_t first = args.out_begin; first < args.out_end; first += step) {
     const size_t outputs = smaller(step, args.out_end - first);
     if (outputs > Vec::kLanes) {
-      multiply_strip<Format, 2>(args, x, first, outputs, y, work);
+      multiply_strip<Format, 2>(args, x, pairs, first, outputs, y, work);
     } else {
-      multiply_strip<Format, 1>(args, x, first, outputs, y, work);
+      multiply_strip<Format, 1>(args, x, pairs, first, outputs, y, work);
     }
   }
 }

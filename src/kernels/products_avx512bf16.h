@@ -77,8 +77,7 @@ __attribute__((noinline)) void multiply_all(const LinearArgs& args, size_t group
                            .end = count,
                            .packed = reinterpret_cast<std::byte*>(packed)};
     pack_inputs_as<Format>(pack);
-    linear_many<Format>(args, {reinterpret_cast<uint32_t*>(packed), count, chain_pairs},
-                        args.y + first * args.y_stride);
+    linear_many<Format>(args, {count, chain_pairs}, pack.packed, args.y + first * args.y_stride);
   }
 }
 
@@ -91,8 +90,7 @@ void linear_rows(const LinearArgs& args, void (*exact)(const LinearArgs&) noexce
   if (groups == 0 || packed_stride(groups) * sizeof(__m512i) > kPackedBytes) return exact(args);
   if (args.rows == 0 || args.out_begin >= args.out_end) return;
   if (args.packed_x != nullptr) {
-    auto* pairs = reinterpret_cast<uint32_t*>(const_cast<std::byte*>(args.packed_x));
-    linear_many<Format>(args, {pairs, args.rows, groups * kGroupVectors}, args.y);
+    linear_many<Format>(args, {args.rows, groups * kGroupVectors}, args.packed_x, args.y);
   } else {
     multiply_all<Format>(args, groups);
   }
