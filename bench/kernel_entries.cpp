@@ -253,10 +253,13 @@ Buffer<float> random_scores() {
 
 Result measure_topk(const Workbench& bench, const Buffer<float>& scores, const std::string& description) {
   std::vector<uint32_t> chosen(512);
+  std::vector<uint32_t> places(bench.pool.thread_count() * chosen.size());
+  std::vector<float> values(places.size());
   return against_both(
-      bench, {.shape = description, .repeats = 31, .bytes = static_cast<double>(kContext * sizeof(float)), .run = [&] {
-                (void)kernels::select_top_k(scores.span(), chosen.size(), chosen, bench.table);
-              }});
+      bench,
+      {.shape = description, .repeats = 31, .bytes = static_cast<double>(kContext * sizeof(float)), .run = [&] {
+         (void)kernels::select_top_k(bench.pool, {scores.span(), chosen.size(), chosen, places, values}, bench.table);
+       }});
 }
 
 Result topk_1m(const Workbench& bench) {

@@ -198,4 +198,34 @@ size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t>
   return written;
 }
 
+size_t select_top_k(ThreadPool& pool, const SharedTopK& choice, const KernelTable& kernels) {
+  constexpr size_t kPartsMax = 64;
+  constexpr size_t kScoresPerPart = 65536;  // some 10 us of reading, many times a hand-off
+  const size_t parts = std::min({pool.thread_count(), kPartsMax, choice.scores.size() / kScoresPerPart});
+  if (parts < 2) return select_top_k(choice.scores, choice.k, choice.indices, kernels);
+  TIDEPOOL_CHECK(choice.places.size() >= parts * choice.k && choice.values.size() >= parts * choice.k,
+                 "top-k: no room for what the threads choose");
+  std::array<size_t, kPartsMax> counts{};
+  pool.run(parts, [&](size_t part, size_t /*worker*/) {
+    const size_t begin = choice.scores.size() * part / parts;
+    const size_t end = choice.scores.size() * (part + 1) / parts;
+    const std::span<uint32_t> places = choice.places.subspan(part * choice.k, choice.k);
+    counts[part] = select_top_k(choice.scores.subspan(begin, end - begin), choice.k, places, kernels);
+    for (uint32_t& place : places.first(counts[part]))
+      place += static_cast<uint32_t>(begin);
+  });
+  size_t total = 0;
+  for (size_t part = 0; part < parts; ++part) {
+    for (const uint32_t place : choice.places.subspan(part * choice.k, counts[part])) {
+      choice.places[total] = place;  // ascending, so that of equal scores the lowest place still comes first
+      choice.values[total] = choice.scores[place];
+      ++total;
+    }
+  }
+  const size_t written = select_top_k(choice.values.first(total), choice.k, choice.indices, kernels);
+  for (uint32_t& index : choice.indices.first(written))
+    index = choice.places[index];
+  return written;
+}
+
 }  // namespace tidepool::kernels

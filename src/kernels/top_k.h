@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/thread_pool.h"
 #include "kernels/kernel_table.h"
 
 namespace tidepool::kernels {
@@ -17,5 +18,18 @@ namespace tidepool::kernels {
 /// them.
 [[nodiscard]] size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t> indices,
                                   const KernelTable& kernels = reference_kernels());
+
+/// A choice that threads make together.
+struct SharedTopK {
+  std::span<const float> scores;
+  size_t k = 0;
+  std::span<uint32_t> indices;  ///< as select_top_k has it
+  std::span<uint32_t> places;   ///< scratch, [threads * k]
+  std::span<float> values;      ///< scratch, [threads * k]
+};
+
+/// The same answer, by all threads of `pool` where there is enough to look through: each finds the largest of a part of
+/// its own, and the largest of these are those of all. No allocation.
+[[nodiscard]] size_t select_top_k(ThreadPool& pool, const SharedTopK& choice, const KernelTable& kernels);
 
 }  // namespace tidepool::kernels

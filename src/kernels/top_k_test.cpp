@@ -25,6 +25,16 @@ std::vector<uint32_t> selected(const std::vector<float>& scores, size_t k) {
   return indices;
 }
 
+/// By three threads, of which each has a part of its own.
+std::vector<uint32_t> selected_together(const std::vector<float>& scores, size_t k) {
+  ThreadPool pool(3);
+  std::vector<uint32_t> indices(std::min(k, scores.size()));
+  std::vector<uint32_t> places(3 * k);
+  std::vector<float> values(3 * k);
+  indices.resize(select_top_k(pool, {scores, k, indices, places, values}, reference_kernels()));
+  return indices;
+}
+
 /// By a stable sort: falling score, equal ones in the order they came.
 std::vector<uint32_t> selected_by_sort(const std::vector<float>& scores, size_t k) {
   std::vector<uint32_t> order;
@@ -63,6 +73,21 @@ TEST(TopK, AMillionScores) {
   for (float& v : rounded)
     v = round_bf16(v);
   EXPECT_EQ(selected(rounded, 16384), selected_by_sort(rounded, 16384));
+}
+
+TEST(TopK, ThreadsTogetherGiveTheSameAnswer) {
+  Random random(5);
+  std::vector<float> scores = random.values(200'001);
+  EXPECT_EQ(selected_together(scores, 512), selected_by_sort(scores, 512));
+  for (float& v : scores)
+    v = std::floor(4 * v);  // many ties, across parts
+  EXPECT_EQ(selected_together(scores, 512), selected_by_sort(scores, 512));
+  std::fill(scores.begin(), scores.begin() + 150'000, kNaN);  // parts without enough to choose
+  std::fill(scores.begin() + 150'000, scores.end(), -kInfinity);
+  scores[199'999] = 1;
+  EXPECT_EQ(selected_together(scores, 512), std::vector<uint32_t>{199'999});
+  scores.resize(1000);  // too little to share
+  EXPECT_TRUE(selected_together(scores, 512).empty());
 }
 
 /// Orders that mislead an estimate from evenly spaced scores, or that make every score the largest so far.

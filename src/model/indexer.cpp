@@ -116,15 +116,11 @@ void select_from_candidates(const Indexer& indexer, ForwardPass& pass, const Que
   pass.selection.count[row] = static_cast<int32_t>(kept);
 }
 
-void select_from_scores(const Indexer& indexer, ForwardPass& pass, size_t row, std::span<const float> scores,
-                        Workspace& work) {
-  if (indexer.plan.makes_candidates) {
-    pass.candidates.count[row] =
-        choose_candidate_blocks(indexer.candidates, scores, pass.candidates.blocks.row(row), work.blocks);
-  }
-  const size_t kept =
-      kernels::select_top_k(scores, indexer.topk, pass.selection.entries.row(row), indexer.math.kernels());
-  pass.selection.count[row] = static_cast<int32_t>(kept);
+void make_candidates(const Indexer& indexer, ForwardPass& pass, size_t row, std::span<const float> scores,
+                     Workspace& work) {
+  if (!indexer.plan.makes_candidates) return;
+  pass.candidates.count[row] =
+      choose_candidate_blocks(indexer.candidates, scores, pass.candidates.blocks.row(row), work.blocks);
 }
 
 /// Everything visible fits into the selection, and no candidate pool is to be made or kept to.
@@ -147,7 +143,17 @@ void select_row_together(const Indexer& indexer, ForwardPass& pass, const Querie
     score_run(indexer, pass, queries, row, static_cast<int64_t>(begin),
               scores.subspan(begin, std::min(kEntriesPerJob, scores.size() - begin)), work[worker].kernel);
   });
-  select_from_scores(indexer, pass, row, scores, work.front());
+  make_candidates(indexer, pass, row, scores, work.front());
+  const Arena::Scope scope(*pass.arena);
+  const size_t places = indexer.math.workers() * indexer.topk;
+  const size_t kept = kernels::select_top_k(indexer.math.pool(),
+                                            {.scores = scores,
+                                             .k = indexer.topk,
+                                             .indices = pass.selection.entries.row(row),
+                                             .places = pass.arena->take<uint32_t>(places),
+                                             .values = pass.arena->take<float>(places)},
+                                            indexer.math.kernels());
+  pass.selection.count[row] = static_cast<int32_t>(kept);
 }
 
 void select_row_alone(const Indexer& indexer, ForwardPass& pass, const Queries& queries, size_t row, Workspace& work) {
@@ -158,7 +164,10 @@ void select_row_alone(const Indexer& indexer, ForwardPass& pass, const Queries& 
   const std::span<float> scores =
       work.scores.first(static_cast<size_t>(visible_entries(pass, row, indexer.plan.ratio)));
   score_run(indexer, pass, queries, row, 0, scores, work.kernel);
-  select_from_scores(indexer, pass, row, scores, work);
+  make_candidates(indexer, pass, row, scores, work);
+  const size_t kept =
+      kernels::select_top_k(scores, indexer.topk, pass.selection.entries.row(row), indexer.math.kernels());
+  pass.selection.count[row] = static_cast<int32_t>(kept);
 }
 
 std::vector<Workspace> make_workspaces(const Indexer& indexer, const ForwardPass& pass, size_t entries) {

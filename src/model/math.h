@@ -32,6 +32,7 @@ class Math {
 
   [[nodiscard]] const kernels::KernelTable& kernels() const { return runtime_.kernels; }
   [[nodiscard]] const Numerics& numerics() const { return numerics_; }
+  [[nodiscard]] ThreadPool& pool() const { return runtime_.pool; }
   [[nodiscard]] size_t workers() const { return runtime_.pool.thread_count(); }
 
   /// One rounding point: to bfloat16 under the official numerics, nothing under hp.
