@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <cstdio>
+#include <exception>
 #include <vector>
 
 #include "bench/machine_limits.h"
@@ -161,9 +163,14 @@ int main(int argc, char** argv) {
   program.add_option("--only", only, "one shape, counted from 1; 0 is all")
       ->check(CLI::Range(size_t{0}, std::size(tidepool::bench::kShapes)));
   CLI11_PARSE(program, argc, argv);
-  tidepool::ThreadPool pool(threads);
-  for (size_t i = 0; i < std::size(tidepool::bench::kShapes); ++i) {
-    if (only == 0 || only == i + 1) tidepool::bench::report(pool, tidepool::bench::kShapes[i]);
+  try {
+    tidepool::ThreadPool pool(threads);
+    for (size_t i = 0; i < std::size(tidepool::bench::kShapes); ++i) {
+      if (only == 0 || only == i + 1) tidepool::bench::report(pool, tidepool::bench::kShapes[i]);
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_attention_bench: %s\n", error.what());
+    return 1;
   }
   return 0;
 }

@@ -205,7 +205,7 @@ class Chaos:
 
     @staticmethod
     def has_end(path, data):
-        if b'"error"' in data:  # a deadline, say
+        if re.search(rb'"error": ?\{|event: error', data):  # a deadline, say; responses without one say null
             return True
         if path == "/v1/messages":
             return b"event: message_stop" in data

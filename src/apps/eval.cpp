@@ -68,7 +68,7 @@ Json share_json(const EvaluationResult::Share& share_of) {
   return object;
 }
 
-Json text_json(const EvaluationResult::Text& text) {
+Json text_json(const TextCost& text) {
   Json object = Json::make_object();
   object.set("bytes", integer(text.bytes));
   object.set("bits_per_byte", real(text.bits_per_byte()));

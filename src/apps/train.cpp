@@ -28,6 +28,7 @@ namespace {
 constexpr const char* kExamples =
     "Examples:\n"
     "  tools/fetch_corpus.sh corpus\n"
+    "  tidepool train model models/pocket/recipe.json --corpus corpus --out run\n"
     "  tidepool train tokenizer --corpus corpus --vocab-size 4096 --out tokenizer.json\n"
     "  tidepool train tokenizer --corpus corpus --vocab-size 4096 --out tokenizer.json --json | jq .bytes_per_token";
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "apps/command.h"
+#include "apps/engine_flags.h"
 #include "apps/interrupts.h"
 #include "apps/output.h"
 #include "apps/train_commands.h"
@@ -37,6 +38,8 @@ constexpr const char* kExamples =
 
 /// The shell's convention for a program ended by Ctrl-C.
 constexpr int kExitInterrupted = 130;
+/// A day: whoever wants no saves at all loses at most that.
+constexpr double kSaveSecondsMax = 86'400;
 constexpr uint64_t kFileBytesMax = uint64_t{256} << 20U;
 
 struct TrainModelFlags {
@@ -156,14 +159,16 @@ int train_model(const TrainModelFlags& flags) {
 }  // namespace
 
 void add_train_model_command(CLI::App& train, Invocation& invocation) {
-  CLI::App* command = train.add_subcommand("model", "trains a model by a recipe");
+  CLI::App* command = train.add_subcommand("model", "train a model by a recipe");
   const auto flags = std::make_shared<TrainModelFlags>();
   command->add_option("RECIPE", flags->recipe, "a recipe, as models/pocket/recipe.json is one")->required();
   command->add_option("--out", flags->out, "folder for the model, its state and its log")->required();
   command->add_option("--corpus", flags->corpus, "folder that tools/fetch_corpus.sh filled, for recipes with texts");
-  command->add_option("--threads", flags->threads, "threads; 0 is one per core")->capture_default_str();
+  command->add_option("--threads", flags->threads, "threads; 0 is one per physical core")
+      ->check(CLI::Range(size_t{0}, kThreadsMax))
+      ->capture_default_str();
   command->add_option("--save-seconds", flags->save_seconds, "how often the state is saved")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1.0, kSaveSecondsMax))
       ->capture_default_str();
   command->add_flag("--float32", flags->is_exact, "multiply in binary32 instead of bfloat16: slower, for comparisons");
   command->add_flag("--json", flags->wants_json, "a line of JSON a step on standard output");

@@ -172,7 +172,7 @@ TEST(Gathered, MaximaAndCollectedPlacesAreExact) {
   x[7] = std::numeric_limits<float>::quiet_NaN();
   x[40] = -std::numeric_limits<float>::infinity();
   for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
-    std::vector<float> maxima(3 * 16);
+    std::vector<float> maxima(size_t{3} * 16);
     kernels->lane_maxima(x.data(), 3, 4, maxima.data());
     for (size_t i = 0; i < maxima.size(); ++i) {
       float largest = -std::numeric_limits<float>::infinity();

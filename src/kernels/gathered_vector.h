@@ -321,40 +321,40 @@ inline void score_panels(const PanelScoreArgs<float>& args) {
   }
 }
 
-void products(const GatheredRows<float>& rows, const float* right, size_t columns, float* out) noexcept {
+inline void products(const GatheredRows<float>& rows, const float* right, size_t columns, float* out) noexcept {
   gathered_products(rows, right, columns, out);
 }
-void sums(const GatheredRows<float>& rows, const float* weights, size_t weights_stride, size_t columns,
-          float* out) noexcept {
+inline void sums(const GatheredRows<float>& rows, const float* weights, size_t weights_stride, size_t columns,
+                 float* out) noexcept {
   gathered_sums(rows, weights, weights_stride, columns, out);
 }
-void spread(float* const* rows, size_t count, size_t width, const float* weights, size_t columns,
-            const float* left) noexcept {
+inline void spread(float* const* rows, size_t count, size_t width, const float* weights, size_t columns,
+                   const float* left) noexcept {
   gathered_spread(rows, count, weights, {left, columns, width});
 }
-void softmax(float* p, size_t count, size_t columns, float scale, const float* sink, float* log_sum) noexcept {
+inline void softmax(float* p, size_t count, size_t columns, float scale, const float* sink, float* log_sum) noexcept {
   const size_t stride = gathered_stride(columns);
   for (size_t c = 0; c < columns; c += kLanes)
     softmax_columns(p + c, count, stride, smaller(kLanes, columns - c), scale, sink + c, log_sum + c);
 }
-void softmax_gradient(const float* p, size_t count, size_t columns, float scale, const float* log_sum,
-                      const float* delta, float* out) noexcept {
+inline void softmax_gradient(const float* p, size_t count, size_t columns, float scale, const float* log_sum,
+                             const float* delta, float* out) noexcept {
   softmax_gradient_rows(p, count, columns, scale, log_sum, delta, out);
 }
-void relu_sums(const float* p, size_t count, size_t columns, const float* weights, float* scores) noexcept {
+inline void relu_sums(const float* p, size_t count, size_t columns, const float* weights, float* scores) noexcept {
   relu_sum_rows(p, count, columns, weights, scores);
 }
-void relu_gradient(float* p, size_t count, size_t columns, const float* weights, const float* g,
-                   float* weight_gradient) noexcept {
+inline void relu_gradient(float* p, size_t count, size_t columns, const float* weights, const float* g,
+                          float* weight_gradient) noexcept {
   relu_gradient_rows(p, count, columns, weights, g, weight_gradient);
 }
-void lane_maxima(const float* x, size_t segments, size_t length, float* maxima) noexcept {
+inline void lane_maxima(const float* x, size_t segments, size_t length, float* maxima) noexcept {
   lane_maxima_rows(x, segments, length, maxima);
 }
-size_t collect(const float* x, size_t count, float least, uint32_t* places) noexcept {
+inline size_t collect(const float* x, size_t count, float least, uint32_t* places) noexcept {
   return collect_places(x, count, least, places);
 }
-void panel_scores(const PanelScoreArgs<float>& args) noexcept {
+inline void panel_scores(const PanelScoreArgs<float>& args) noexcept {
   score_panels(args);
 }
 

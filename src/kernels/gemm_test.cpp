@@ -116,7 +116,7 @@ TEST_P(EveryGemm, SumsDependNeitherOnThreadsNorOnNeighbours) {
                                      {a.operand, {a.operand.matrix, true}, {other.data(), 75, 75}}};
   multiply_all(three, *GetParam(), jobs, workspace);
   EXPECT_EQ(whole, alone);
-  EXPECT_TRUE(std::equal(part.begin(), part.end(), alone.begin() + 20 * 90));
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), alone.begin() + std::ptrdiff_t{20} * 90));
 }
 
 TEST_P(EveryGemm, SumsWithoutTermsAreZeroAndNothingIsAddedByThem) {

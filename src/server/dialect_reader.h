@@ -23,6 +23,7 @@ struct Seen {
   std::string end;                                         ///< "stop", "length" or "calls"
 
   friend bool operator==(const Seen&, const Seen&) = default;
+  // NOLINTNEXTLINE(*-identifier-naming): the name that GoogleTest calls
   friend void PrintTo(const Seen& seen, std::ostream* out) {
     *out << "reasoning '" << seen.reasoning << "' content '" << seen.content << "' end " << seen.end;
     for (const auto& [name, arguments] : seen.calls)

@@ -49,7 +49,7 @@ class HttpShared {
   std::atomic<bool> is_hurried{false};
 
   /// Runs `call` on a thread of the background, or at once when there is none any more.
-  void run_in_background(std::function<void()> call);
+  void run_in_background(std::function<void()> call) const;
 
   /// Counts bytes of a body; false when there are too many of all connections.
   bool reserve_body(size_t bytes) {

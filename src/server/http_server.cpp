@@ -60,7 +60,7 @@ HttpShared::HttpShared(HttpServerOptions given, HttpServer::Handler handle, Http
 
 HttpShared::~HttpShared() = default;
 
-void HttpShared::run_in_background(std::function<void()> call) {
+void HttpShared::run_in_background(std::function<void()> call) const {
   if (!background) return call();  // the last things of a server that has stopped
   asio::post(*background, std::move(call));
 }

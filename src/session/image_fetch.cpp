@@ -303,6 +303,7 @@ std::string ImageFetcher::fetch(const std::string& url, std::string_view path, u
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
     set(easy, CURLOPT_TIMEOUT_MS, static_cast<long>(std::max<int64_t>(left.count(), 1)));
     transfer.body.clear();
+    transfer.is_private = false;
     const long status = perform(easy, checked, host, transfer, path);
     if (status == 200) return std::move(transfer.body);
     const char* next = nullptr;

@@ -95,7 +95,7 @@ struct Busy {
 /// A request that cannot be taken now, found out before it was queued. The message says what it lacks.
 class ServiceBusy : public Error {
  public:
-  ServiceBusy(Busy busy, std::string message) : Error(ErrorCode::kResourceExhausted, std::move(message)), busy_(busy) {}
+  ServiceBusy(Busy busy, const std::string& message) : Error(ErrorCode::kResourceExhausted, message), busy_(busy) {}
   [[nodiscard]] const Busy& busy() const noexcept { return busy_; }
 
  private:

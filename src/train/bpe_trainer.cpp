@@ -244,9 +244,9 @@ Json added_tokens(size_t learnt) {
 }  // namespace
 
 void PieceCounts::add(std::string_view text) {
-  static const std::vector<SplitRule> kRules = {SplitRule::kDigits, SplitRule::kCjk, SplitRule::kWords};
+  static const std::vector<SplitRule> rules = {SplitRule::kDigits, SplitRule::kCjk, SplitRule::kWords};
   text_bytes_ += text.size();
-  PieceReader pieces(kRules, text);
+  PieceReader pieces(rules, text);
   while (const std::optional<std::string_view> piece = pieces.next()) {
     if (is_digits(*piece)) continue;
     const auto found = counts_.find(*piece);
@@ -269,8 +269,8 @@ BpeVocabulary train_bpe(const std::vector<std::pair<std::string, uint64_t>>& pie
 }
 
 const std::vector<std::string_view>& pocket_control_tokens() {
-  static const std::vector<std::string_view> kTokens(kControlTokens.begin(), kControlTokens.end());
-  return kTokens;
+  static const std::vector<std::string_view> tokens(kControlTokens.begin(), kControlTokens.end());
+  return tokens;
 }
 
 size_t bpe_token_count(size_t vocabulary_size) {

@@ -68,6 +68,7 @@ TEST(TrainEngram, EachSampleIsHashedByItsOwnTokensAsTheEngineDoes) {
   const Model model = golden::load_model("ckpt");
   const EngramHash& hash = *model.engram_hash();
   std::vector<InputToken> tokens;
+  tokens.reserve(20);
   for (int32_t i = 0; i < 20; ++i)
     tokens.push_back({(i * 37) % 400, i == 15});
   const std::vector<SampleRows> samples = {{0, 8, 0}, {8, 12, 0}};

@@ -57,7 +57,7 @@ double bits_of_row(std::span<const float> logits, int32_t target) {
 }  // namespace
 
 const std::vector<EvaluationTest>& evaluation_tests() {
-  static const std::vector<EvaluationTest> kTests = {
+  static const std::vector<EvaluationTest> tests = {
       {.name = "recall_4k", .task = "recall", .length = 4096, .sharing = kSharing},
       {.name = "recall_16k", .task = "recall", .length = 16384, .sharing = kSharing},
       {.name = "recall_64k", .task = "recall", .length = 65536, .sharing = kSharing},
@@ -72,7 +72,7 @@ const std::vector<EvaluationTest>& evaluation_tests() {
       {.name = "help", .task = "help"},
       {.name = "text"},
   };
-  return kTests;
+  return tests;
 }
 
 std::vector<EvaluationTest> choose_evaluation_tests(const std::vector<std::string>& names) {
@@ -214,7 +214,7 @@ void Evaluation::run_text(const Progress& progress, EvaluationResult& result) {
     const uint64_t bytes = model_.tokenizer().decode(ids).size();
     ids.insert(ids.begin(), begin);
     const double bits = bits_of(ids);
-    for (EvaluationResult::Text* text : {&*result.text, &result.text_groups[source->name]}) {
+    for (TextCost* text : {&*result.text, &result.text_groups[source->name]}) {
       text->bits += bits;
       text->bytes += bytes;
     }

@@ -55,6 +55,13 @@ struct WrongAnswer {
   std::string got;
 };
 
+/// Bits that texts cost a model.
+struct TextCost {
+  double bits = 0;
+  uint64_t bytes = 0;
+  [[nodiscard]] double bits_per_byte() const { return bytes == 0 ? 0 : bits / static_cast<double>(bytes); }
+};
+
 /// What came of a test.
 struct EvaluationResult {
   /// Items and how many of them were answered right.
@@ -62,13 +69,6 @@ struct EvaluationResult {
     size_t items = 0;
     size_t right = 0;
   };
-  /// Bits that the texts cost the model.
-  struct Text {
-    double bits = 0;
-    uint64_t bytes = 0;
-    [[nodiscard]] double bits_per_byte() const { return bytes == 0 ? 0 : bits / static_cast<double>(bytes); }
-  };
-
   std::string name;
   std::optional<std::string> skipped;  ///< why nothing was measured
   Share all;
@@ -78,8 +78,8 @@ struct EvaluationResult {
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
   std::map<std::string, Share> groups;
-  std::optional<Text> text;                 ///< of the test of texts
-  std::map<std::string, Text> text_groups;  ///< by source of the corpus
+  std::optional<TextCost> text;                 ///< of the test of texts
+  std::map<std::string, TextCost> text_groups;  ///< by source of the corpus
   std::vector<WrongAnswer> wrong;
 };
 

@@ -34,7 +34,12 @@ void scale_to_unit_norm(const Span2d<float>& m) {
     for (const float value : m.row(row))
       squares += static_cast<double>(value) * static_cast<double>(value);
   }
-  if (squares == 0) return;
+  constexpr double kNothing = 1e-60;  // the norm's inverse would be more than binary32 holds
+  if (squares < kNothing) {
+    for (size_t row = 0; row < m.rows; ++row)
+      std::ranges::fill(m.row(row), 0.0F);
+    return;
+  }
   const auto factor = static_cast<float>(1 / std::sqrt(squares));
   for (size_t row = 0; row < m.rows; ++row) {
     for (float& value : m.row(row))

@@ -69,8 +69,9 @@ std::vector<Optimizer::State> Optimizer::state() {
 }
 
 Optimizer::Step Optimizer::step(double rate, const BiasLoads& loads) {
-  ++steps_;
   const double norm = clip_gradients();
+  if (!std::isfinite(norm)) return {norm};
+  ++steps_;
   step_muon(rate);
   for (Slot& slot : slots_) {
     switch (slot.rule) {

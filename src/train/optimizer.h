@@ -43,7 +43,8 @@ class Optimizer {
   struct Step {
     double gradient_norm = 0;  ///< before clipping
   };
-  /// One step at learning rate `rate`. Gradients are left as they are, but for clipping.
+  /// One step at learning rate `rate`. Gradients are left as they are, but for clipping. Where one of them is not
+  /// finite, the norm says so and nothing is moved.
   Step step(double rate, const BiasLoads& loads);
 
   /// A part of what is remembered.

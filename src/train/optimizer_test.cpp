@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "formats/checkpoint.h"
 #include "train/gradient_check.h"
@@ -42,6 +43,21 @@ double rms(std::span<const float> x) {
   for (const float value : x)
     squares += static_cast<double>(value) * static_cast<double>(value);
   return std::sqrt(squares / static_cast<double>(x.size()));
+}
+
+TEST(Optimizer, MovesNothingByAGradientThatIsNotFinite) {
+  for (const float wrong : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    ParameterSet<float> set(golden_config());
+    fill(set, 1);
+    gradients(set.get(kSink)).front() = wrong;
+    ThreadPool pool(1);
+    Optimizer optimizer(pool, set, {}, kFloat32);
+    EXPECT_FALSE(std::isfinite(optimizer.step(0.01, {}).gradient_norm));
+    EXPECT_EQ(rms(values(set.get(kDense))), 0);
+    EXPECT_EQ(optimizer.steps(), 0);
+    for (const Optimizer::State& state : optimizer.state())
+      EXPECT_EQ(rms(state.values), 0) << state.name;
+  }
 }
 
 TEST(Optimizer, MovesEachGroupByItsPublishedRms) {

@@ -28,9 +28,11 @@ Value<Real> router_scores(Tape<Real>& tape, const Value<Real>& logits) {
   tape.on_backward([&tape, logits, scores] {
     for_row_blocks(tape, logits.rows(), kOperations * logits.cols(), [&](size_t begin, size_t end) {
       for (size_t row = begin; row < end; ++row) {
-        for (size_t i = 0; i < logits.cols(); ++i)
-          logits.grad.at(row, i) +=
-              scores.grad.at(row, i) * sigmoid(logits.data.at(row, i)) / (2 * scores.data.at(row, i));
+        for (size_t i = 0; i < logits.cols(); ++i) {
+          const Real score = scores.data.at(row, i);
+          if (score == 0) continue;  // so far below that binary32 has no number for it: flat
+          logits.grad.at(row, i) += scores.grad.at(row, i) * sigmoid(logits.data.at(row, i)) / (2 * score);
+        }
       }
     });
   });

@@ -169,7 +169,7 @@ TEST(SamplePacker, BadMixturesAndPositionsAreRefused) {
 }
 
 TEST(ShuffledIndex, TakesEveryPlaceOnce) {
-  for (const uint64_t count : {1, 2, 3, 7, 64, 100, 1000}) {
+  for (const uint64_t count : {1U, 2U, 3U, 7U, 64U, 100U, 1000U}) {
     std::set<uint64_t> places;
     uint64_t kept = 0;
     for (uint64_t i = 0; i < count; ++i) {

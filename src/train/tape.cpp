@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ranges>
 
 namespace tidepool {
 
@@ -35,8 +34,8 @@ Value<Real> Tape<Real>::make_constant(size_t rows, size_t cols) {
 
 template <typename Real>
 void Tape<Real>::backward() {
-  for (const auto& closure : std::views::reverse(closures_))
-    closure();
+  for (auto closure = closures_.rbegin(); closure != closures_.rend(); ++closure)
+    (*closure)();
   closures_.clear();
 }
 

@@ -22,13 +22,13 @@ using ::testing::HasSubstr;
 
 /// Bytes and control tokens alone.
 const Tokenizer& byte_tokenizer() {
-  static const Tokenizer kTokenizer =
+  static const Tokenizer tokenizer =
       Tokenizer::parse(write_tokenizer_json(train_bpe({}, {.token_count = 256})), "bytes");
-  return kTokenizer;
+  return tokenizer;
 }
 
 const Corpus& small_corpus() {
-  static const Corpus kCorpus = [] {
+  static const Corpus corpus = [] {
     CorpusSource source{.name = "tales", .train = {}, .heldout = {}};
     for (int i = 0; i < 20; ++i) {
       const std::string line = "Line of tale " + std::to_string(i) + ", plain and short.\n\n";
@@ -37,7 +37,7 @@ const Corpus& small_corpus() {
     }
     return Corpus({std::move(source)});
   }();
-  return kCorpus;
+  return corpus;
 }
 
 std::unique_ptr<Task> make(std::string_view name, const TaskOptions& options = {}) {
@@ -87,7 +87,7 @@ TEST_P(EveryTask, SeedsAndIndicesGiveOtherItems) {
   const auto task = make(GetParam());
   std::set<std::vector<int32_t>> seen;
   for (uint64_t i = 0; i < 20; ++i) {
-    for (const uint64_t seed : {1, 2})
+    for (const uint64_t seed : {1U, 2U})
       seen.insert(make_sample(byte_tokenizer(), task->make({Split::kTrain, seed, i})).ids);
   }
   EXPECT_GT(seen.size(), 35);
@@ -187,7 +187,7 @@ TEST(RecallTask, EveryQuestionHasItsPairInTheList) {
 }
 
 TEST(RecallTask, LengthsAreThoseAskedFor) {
-  for (const size_t length : {256, 1024, 4096}) {
+  for (const size_t length : {256U, 1024U, 4096U}) {
     const auto task = make("recall", {.length_min = length, .length_max = length});
     for (uint64_t i = 0; i < 5; ++i) {
       const size_t ids = make_sample(byte_tokenizer(), task->make({Split::kTrain, 1, i})).ids.size();

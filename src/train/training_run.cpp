@@ -104,11 +104,12 @@ struct TrainingRun::Impl {
   [[nodiscard]] TrainingStep make_step();
   void train_backbone(const TokenBatch& batch, double weight_sum, double share, StepSums& sums);
   void train_drafts(const TokenBatch& batch, double share, StepSums& sums);
-  [[nodiscard]] std::vector<TokenBatch> next_batches();
-  [[nodiscard]] IndexTraining index_training();
+  [[nodiscard]] std::vector<TokenBatch> next_batches() const;
+  [[nodiscard]] IndexTraining index_training() const;
 
   void save();
   void end_stage();
+  [[noreturn]] void refuse_state(std::string_view what) const;
 
   const TrainingInputs inputs;
   TrainingRunOptions options;
@@ -142,8 +143,10 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
   if (goes_on) state = load_run_state(file("state.safetensors"), inputs.digest);
   log = std::make_unique<TrainingLog>(file("log.jsonl"), state.stage, state.step);
   if (state.stage == inputs.recipe.stages.size()) return;
+  if (state.stage > inputs.recipe.stages.size()) refuse_state("more stages than the recipe");
   begin_stage();
   if (goes_on) {
+    if (state.step > static_cast<uint64_t>(stage().steps())) refuse_state("more steps than its stage");
     load_run_buffers(file("state.safetensors"), buffers());
     optimizer->set_steps(static_cast<int64_t>(state.step));
     mixture->packer().seek(counters_position(state.counters));
@@ -154,6 +157,11 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
   } else {
     initialise(parameters, inputs.config, inputs.recipe.seed);
   }
+}
+
+void TrainingRun::Impl::refuse_state(std::string_view what) const {
+  throw Error(ErrorCode::kCorrupt, fmt::format("{} has {}; remove it to start from the beginning",
+                                               file("state.safetensors").string(), what));
 }
 
 void TrainingRun::Impl::begin_stage() {
@@ -185,7 +193,7 @@ std::vector<NamedBuffer> TrainingRun::Impl::buffers() {
   return all;
 }
 
-std::vector<TokenBatch> TrainingRun::Impl::next_batches() {
+std::vector<TokenBatch> TrainingRun::Impl::next_batches() const {
   std::vector<TokenBatch> batches;
   const size_t count = stage().step_rows / stage().batch_rows;
   batches.reserve(count);
@@ -196,7 +204,7 @@ std::vector<TokenBatch> TrainingRun::Impl::next_batches() {
   return batches;
 }
 
-IndexTraining TrainingRun::Impl::index_training() {
+IndexTraining TrainingRun::Impl::index_training() const {
   return {.exploration = kExploration, .seed = RandomStream(inputs.recipe.seed, stage().name, passes).next()};
 }
 
@@ -316,12 +324,12 @@ bool TrainingRun::run(const std::stop_token& stop, const std::function<void(cons
       return false;
     }
     const TrainingStep step = impl.make_step();
-    if (!std::isfinite(step.loss)) {
+    if (!std::isfinite(step.loss) || !std::isfinite(step.gradient_norm)) {
       throw Error(
           ErrorCode::kNumeric,
-          fmt::format("the loss is {} in step {} of stage {}: the state before it is kept in {}; a lower rate, or "
-                      "a longer warm-up, may get past it",
-                      step.loss, step.step, step.stage_name, impl.options.folder.string()));
+          fmt::format("in step {} of stage {} the loss is {} and the norm of its gradient {}: the last state that "
+                      "was saved is kept in {}; a lower rate, or a longer warm-up, may get past this step",
+                      step.step, step.stage_name, step.loss, step.gradient_norm, impl.options.folder.string()));
     }
     impl.log->append(step);
     const double done = static_cast<double>(impl.state.tokens);

@@ -114,7 +114,7 @@ TEST_F(SlowTrainingRunTest, ItGoesOnFromAnOlderStateBehindALogThatIsFurther) {
 
 TEST_F(SlowTrainingRunTest, TheLossFallsAndTheModelIsOneThatTheEngineReads) {
   recipe_.stages.resize(1);
-  recipe_.stages[0].tokens = 512 * 12;
+  recipe_.stages[0].tokens = int64_t{512} * 12;
   const TempFolder folder;
   EXPECT_TRUE(run(folder.path(), 2));
   ASSERT_EQ(losses_.size(), 12U);
