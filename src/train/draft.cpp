@@ -246,7 +246,8 @@ DraftOutput<Real> run_draft(Tape<Real>& tape, AttentionModel<Real>& model, const
   const DsparkConfig& dspark = *model.config.dspark;
   // Closures read positions and ranges.
   const auto layout = std::make_shared<const BlockRows<Real>>(lay_out(tape, model, *source.decoder, blocks));
-  model.window_rotation.extend(std::ranges::max(layout->positions) + 1);
+  model.window_rotation.extend(std::max(std::ranges::max(layout->positions), std::ranges::max(layout->main_positions)) +
+                               1);
   const Rotation<Real> turns = turns_at(model, layout->positions);
   const Rotation<Real> main_turns = turns_at(model, layout->main_positions);
   tape.on_backward([layout] { static_cast<void>(layout); });
