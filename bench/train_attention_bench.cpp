@@ -156,21 +156,21 @@ void report(ThreadPool& pool, const Shape& shape) {
 }  // namespace tidepool::bench
 
 int main(int argc, char** argv) {
-  CLI::App program{"attention of a training step: rows a second, and the share of the peak of multiply-adds"};
-  size_t threads = 0;
-  size_t only = 0;
-  program.add_option("--threads", threads, "threads; 0 is one per physical core");
-  program.add_option("--only", only, "one shape, counted from 1; 0 is all")
-      ->check(CLI::Range(size_t{0}, std::size(tidepool::bench::kShapes)));
-  CLI11_PARSE(program, argc, argv);
   try {
+    CLI::App program{"attention of a training step: rows a second, and the share of the peak of multiply-adds"};
+    size_t threads = 0;
+    size_t only = 0;
+    program.add_option("--threads", threads, "threads; 0 is one per physical core");
+    program.add_option("--only", only, "one shape, counted from 1; 0 is all")
+        ->check(CLI::Range(size_t{0}, std::size(tidepool::bench::kShapes)));
+    CLI11_PARSE(program, argc, argv);
     tidepool::ThreadPool pool(threads);
     for (size_t i = 0; i < std::size(tidepool::bench::kShapes); ++i) {
       if (only == 0 || only == i + 1) tidepool::bench::report(pool, tidepool::bench::kShapes[i]);
     }
+    return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_attention_bench: %s\n", error.what());
     return 1;
   }
-  return 0;
 }

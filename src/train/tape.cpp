@@ -34,8 +34,8 @@ Value<Real> Tape<Real>::make_constant(size_t rows, size_t cols) {
 
 template <typename Real>
 void Tape<Real>::backward() {
-  for (auto closure = closures_.rbegin(); closure != closures_.rend(); ++closure)
-    (*closure)();
+  for (size_t left = closures_.size(); left > 0; --left)
+    closures_[left - 1]();
   closures_.clear();
 }
 
