@@ -24,7 +24,8 @@ function makeModel(folder, context) {
 export async function startServer({ script = null, args = [], context = 16384 } = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'tidepool-clients-'));
   const model = makeModel(join(folder, 'model'), context);
-  const options = ['serve', model, '--port', '0', '--kv-dir', join(folder, 'kv'), ...args];
+  // Recorded answers that go on for ever are meant to, until a test has seen them stop.
+  const options = ['serve', model, '--port', '0', '--repetition-limit', '0', '--kv-dir', join(folder, 'kv'), ...args];
   if (script) {
     const file = join(folder, 'script.jsonl');
     writeFileSync(file, script.map(line => JSON.stringify(line)).join('\n') + '\n');
