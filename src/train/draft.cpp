@@ -12,6 +12,7 @@
 #include "train/embedding.h"
 #include "train/linear.h"
 #include "train/matmul.h"
+#include "train/random_stream.h"
 
 namespace tidepool {
 
@@ -25,10 +26,8 @@ class Draws {
  public:
   explicit Draws(uint64_t seed) : state_(seed) {}
   size_t below(size_t count) {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15U);
-    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
-    return static_cast<size_t>((z ^ (z >> 31U)) % count);
+    state_ += kSplitMixStep;
+    return static_cast<size_t>(split_mix(state_) % count);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "kernels/gathered.h"
 #include "kernels/top_k.h"
+#include "train/random_stream.h"
 
 namespace tidepool {
 
@@ -19,13 +20,6 @@ namespace {
 
 /// Rows that are scored together: they share what they read of the keys.
 constexpr size_t kRowsPerJob = 8;
-
-/// splitmix64's finaliser: independent draws for each (seed, row, number) without any state.
-uint64_t mixed(uint64_t z) {
-  z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
-  z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
-  return z ^ (z >> 31U);
-}
 
 /// The keys of a sample as the score kernel reads them.
 template <typename Real>
@@ -277,7 +271,7 @@ class Selector {
     const size_t end = std::min(kept + drawn(), count);
     const std::span<uint32_t> chosen = selection_.entries.row(row);
     for (uint64_t draw = 0; kept < end; ++draw) {
-      const uint64_t bits = mixed(mixed(rule_.seed + 0x9e3779b97f4a7c15U * (row + 1)) + 0x9e3779b97f4a7c15U * draw);
+      const uint64_t bits = split_mix(split_mix(rule_.seed + kSplitMixStep * (row + 1)) + kSplitMixStep * draw);
       const auto entry = static_cast<uint32_t>(bits % count);
       const auto place = std::lower_bound(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(kept), entry);
       const auto index = static_cast<size_t>(place - chosen.begin());

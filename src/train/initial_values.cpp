@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/random_stream.h"
+
 namespace tidepool {
 
 namespace {
@@ -17,7 +19,7 @@ constexpr double kCombLogit = 4;
 /// splitmix64, started from the seed and the name (FNV-1a).
 class NamedRandom {
  public:
-  NamedRandom(uint64_t seed, std::string_view name) : state_(seed * 0x9e3779b97f4a7c15U) {
+  NamedRandom(uint64_t seed, std::string_view name) : state_(seed * kSplitMixStep) {
     uint64_t hash = 0xcbf29ce484222325U;
     for (const char c : name)
       hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3U;
@@ -25,10 +27,8 @@ class NamedRandom {
   }
   /// Uniform in [-1, 1): exact in binary32, so the same on every machine.
   double value() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15U);
-    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
-    z ^= z >> 31U;
+    state_ += kSplitMixStep;
+    const uint64_t z = split_mix(state_);
     return static_cast<double>(static_cast<int64_t>(z >> 40U) - (1 << 23U)) / (1 << 23U);
   }
 

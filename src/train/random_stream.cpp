@@ -3,35 +3,23 @@
 #include <bit>
 
 namespace tidepool {
-namespace {
-
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio: SplitMix64's step
-
-uint64_t mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
-}
-
-}  // namespace
-
 uint64_t stable_hash(std::string_view bytes) {
   uint64_t hash = 0xCBF29CE484222325;
   for (const char byte : bytes)
     hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001B3;
-  return mix(hash);
+  return split_mix(hash);
 }
 
 uint64_t shuffled_index(uint64_t seed, uint64_t round, uint64_t index, uint64_t count) {
   const uint64_t half_bits = (static_cast<uint64_t>(std::bit_width(count - 1)) + 1) / 2;
   if (half_bits == 0) return 0;
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
-  const uint64_t key = mix(mix(seed + kGolden) + round);
+  const uint64_t key = split_mix(split_mix(seed + kSplitMixStep) + round);
   do {
     uint64_t left = index >> half_bits;
     uint64_t right = index & mask;
     for (uint64_t step = 0; step < 4; ++step) {
-      const uint64_t next = left ^ (mix(key + step * kGolden + right) & mask);
+      const uint64_t next = left ^ (split_mix(key + step * kSplitMixStep + right) & mask);
       left = right;
       right = next;
     }
@@ -41,11 +29,11 @@ uint64_t shuffled_index(uint64_t seed, uint64_t round, uint64_t index, uint64_t 
 }
 
 RandomStream::RandomStream(uint64_t seed, std::string_view name, uint64_t index)
-    : state_(mix(mix(seed + kGolden) ^ stable_hash(name)) + mix(index + kGolden)) {}
+    : state_(split_mix(split_mix(seed + kSplitMixStep) ^ stable_hash(name)) + split_mix(index + kSplitMixStep)) {}
 
 uint64_t RandomStream::next() {
-  state_ += kGolden;
-  return mix(state_);
+  state_ += kSplitMixStep;
+  return split_mix(state_);
 }
 
 uint64_t RandomStream::below(uint64_t count) {

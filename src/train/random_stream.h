@@ -7,6 +7,14 @@
 
 namespace tidepool {
 
+/// SplitMix64's step, 2^64 / golden ratio, and its finaliser: each bit of the result depends on all of `value`.
+inline constexpr uint64_t kSplitMixStep = 0x9E3779B97F4A7C15;
+[[nodiscard]] constexpr uint64_t split_mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
+  return value ^ (value >> 31);
+}
+
 /// Random numbers that depend on what they are for and on nothing else: item `index` of the thing called `name` under
 /// `seed`. Two streams of different names or indices are independent, so any item can be made without those before it.
 /// SplitMix64. (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)
