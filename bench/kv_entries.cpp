@@ -13,7 +13,6 @@
 #include "base/temp_folder.h"
 #include "bench/kv_storage.h"
 #include "bench/suite_internal.h"
-#include "bench/synthetic_checkpoint.h"
 #include "engine/prefill.h"
 #include "kv/kv_cache.h"
 #include "model/model.h"
@@ -209,9 +208,8 @@ class BackgroundWrites {
 Result decode_slowdown(const KvBench& bench, const Workbench& workbench) {
   constexpr int kRounds = 12;
   constexpr size_t kSteps = 6;
-  const TempFolder model_folder(storage_root());
-  write_cut_model({.experts = 12, .vocab_size = 32768}, model_folder.path());
-  const Model model(Checkpoint::open(model_folder.path()), std::vector<int32_t>{});
+  const std::unique_ptr<Model> cut = make_cut_model({.experts = 12, .vocab_size = 32768});
+  const Model& model = *cut;
   const TempFolder folder(bench.storage);
   const std::unique_ptr<BlockStore> store = open_disk_store(bench.store_options(folder));
   Arena arena;

@@ -41,6 +41,10 @@ std::string to_json(const SuiteResult& suite) {
                          {"avx512_bf16_tflops", or_null(machine.avx512_bf16_tflops)}};
   document["results"] = Json::array();
   for (const Result& result : suite.results) {
+    if (result.skipped) {
+      document["results"].push_back({{"name", result.name}, {"skipped", *result.skipped}});
+      continue;
+    }
     Json entry{
         {"name", result.name}, {"shape", result.shape}, {"threads", result.threads},         {"median", result.median},
         {"unit", result.unit}, {"limit", result.limit}, {"limit_value", result.limit_value}, {"share", result.share}};
@@ -59,6 +63,10 @@ std::string to_table(const SuiteResult& suite) {
                                  : "disk: not measured, its files are in memory\n\n";
   text += fmt::format("{:<21}  {:>10}  {:<8}  {:>10}  {:>6}  {}\n", "name", "median", "unit", "limit", "share", "what");
   for (const Result& result : suite.results) {
+    if (result.skipped) {
+      text += fmt::format("{:<21}  left out: {}\n", result.name, *result.skipped);
+      continue;
+    }
     text += fmt::format("{:<21}  {:>10.4g}  {:<8}  {:>10.4g}  {:>6.2f}  {}\n", result.name, result.median, result.unit,
                         result.limit_value, result.share, result.shape);
     for (const auto& [part, share] : result.split)
@@ -82,6 +90,7 @@ std::string to_svg(const SuiteResult& suite) {
       peaks_text(suite.machine));
   int y = 34;
   for (const Result& result : suite.results) {
+    if (result.skipped) continue;
     const double share = std::min(result.share, 1.2);
     const char* colour = result.limit == "read_gbps" ? "#3b7dd8" : "#d8873b";
     svg += fmt::format(

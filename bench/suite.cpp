@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 
@@ -61,6 +62,11 @@ Peak peak_of(const kernels::KernelTable& table) {
 }
 
 constexpr int kCeilingRepeats = 5;
+
+/// What a whole run may take, and how much of the peak a long entry reaches at the least (Skylake without bfloat16:
+/// 0.26).
+constexpr double kSecondsMax = 300;
+constexpr double kPeakShare = 0.25;
 
 double median_read_bandwidth(ThreadPool& pool, std::span<const std::byte> bytes, size_t streams) {
   std::vector<double> rates(kCeilingRepeats);
@@ -198,6 +204,28 @@ Result against_both(const Workbench& bench, const Work& work) {
   return result;
 }
 
+namespace {
+
+/// Operations a second, as the table multiplies.
+double peak_flops(const Workbench& bench) {
+  const Machine& machine = bench.machine;
+  switch (peak_of(bench.table).multiplier) {
+    case Multiplier::kAmxBf16: return machine.amx_bf16_tflops.value_or(0) * 1e12;
+    case Multiplier::kAvx512Bf16: return machine.avx512_bf16_tflops.value_or(0) * 1e12;
+    default: return machine.fma_gflops * 1e9;
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> reason_to_skip(const Entry& entry, double flops, double seconds) {
+  const double expected = entry.operations / (kPeakShare * flops);
+  if (entry.operations == 0 || seconds + expected <= kSecondsMax) return std::nullopt;
+  return fmt::format(
+      "about {:.0f} s on this machine, and a whole run takes five minutes at most; --only {} measures it", expected,
+      entry.name);
+}
+
 std::vector<std::string> suite_names(const SuiteOptions& options) {
   std::vector<std::string> names;
   for (const Entry& entry : entries_of(options))
@@ -212,6 +240,7 @@ SuiteResult run_suite(const SuiteOptions& options) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("no benchmark is called \"{}\"; there are: {}", options.only,
                                                          fmt::join(suite_names(options), ", ")));
   }
+  const auto start = std::chrono::steady_clock::now();
   ThreadPool pool(options.threads);
   const kernels::KernelTable& table = kernels::select_kernels(options.isa);
   const Buffer<std::byte> bytes = random_bytes(pool);
@@ -222,7 +251,10 @@ SuiteResult run_suite(const SuiteOptions& options) {
   for (const Entry& entry : entries) {
     if (!is_wanted(entry)) continue;
     if (options.on_start) options.on_start(entry.name);
-    Result result = entry.measure(bench);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    Result result;
+    if (options.only.empty()) result.skipped = reason_to_skip(entry, peak_flops(bench), taken.count());
+    if (!result.skipped) result = entry.measure(bench);
     result.name = entry.name;
     result.threads = pool.thread_count();
     suite.results.push_back(std::move(result));

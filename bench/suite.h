@@ -34,6 +34,8 @@ struct Result {
   double limit_value = 0;
   /// How much of the limit was reached, 1 at best; for times and ratios the bound divided by the figure.
   double share = 0;
+  /// Why it was not measured; then nothing but the name counts.
+  std::optional<std::string> skipped;
   /// Where time went, for results that say so: name and share of the measured time.
   std::vector<std::pair<std::string, double>> split;
 };

@@ -5,6 +5,7 @@
 
 #include "bench/measure.h"
 #include "bench/suite.h"
+#include "bench/synthetic_checkpoint.h"
 #include "kernels/runtime.h"
 #include "model/model.h"
 
@@ -26,7 +27,12 @@ struct Workbench {
 struct Entry {
   std::string name;
   std::function<Result(const Workbench&)> measure;
+  /// Additions and multiplications of those that take long: a whole run leaves out what has no time.
+  double operations = 0;
 };
+
+/// Why a whole run that has taken `seconds` has no time for an entry on a machine of `flops`, if so.
+[[nodiscard]] std::optional<std::string> reason_to_skip(const Entry& entry, double flops, double seconds);
 
 /// Kernels by themselves.
 [[nodiscard]] std::vector<Entry> kernel_entries();
@@ -35,8 +41,8 @@ struct Entry {
 /// Whole layers and steps of a model cut to four layers; it is written when the first of them runs.
 [[nodiscard]] std::vector<Entry> model_entries();
 
-/// Where to put a cut model: memory-backed if there is room, so that its weights are in RAM and no disk is worn.
-[[nodiscard]] std::filesystem::path storage_root();
+/// A model of the released width, written, opened and unlinked.
+[[nodiscard]] std::unique_ptr<Model> make_cut_model(const CutModel& cut);
 /// The KV cache and its store, in folders below `storage`.
 [[nodiscard]] std::vector<Entry> kv_entries(const std::filesystem::path& storage);
 

@@ -56,10 +56,10 @@ Result vision_cut4(const Workbench& bench, const Model& model) {
   const PreparedImage image =
       prepare_image(image_plan_config(*model.config().vision), RgbImage(kSide, kSide, 99), "picture");
   const PreparedImage* pointer = &image;
-  StageClock clock;  // its run is the warm-up of those that count
+  StageClock clock;  // its run is the warm-up of the one that counts
   (void)encode_images(model, bench.runtime(), {&pointer, 1}, &clock);
   Result result = against_peak(
-      bench, {.shape = "", .repeats = 3, .warm_ups = 0, .operations = tower_operations(model, image.plan), .run = [&] {
+      bench, {.shape = "", .repeats = 1, .warm_ups = 0, .operations = tower_operations(model, image.plan), .run = [&] {
                 (void)encode_images(model, bench.runtime(), {&pointer, 1});
               }});
   const double clocked = clock.patches + clock.blocks + clock.aligner;

@@ -49,7 +49,7 @@ TEST(CliEval, GivesOneJsonObject) {
   EXPECT_EQ(at(arithmetic, "right").try_int64(), 0);
   EXPECT_EQ(at(arithmetic, "accuracy").as_double(), 0);
   EXPECT_THAT(at(at(at(object, "tests"), "recall_4k"), "skipped").as_string(), HasSubstr("1024"));
-  EXPECT_EQ(at(object, "tests").as_object().size(), 4);
+  EXPECT_EQ(at(object, "tests").as_object().size(), 5);
   EXPECT_FALSE(at(object, "missing_control_tokens").as_array().empty());  // the tiny tokenizer has few
 }
 
@@ -60,8 +60,35 @@ TEST(CliEval, ReadsTheTextsOfACorpus) {
   EXPECT_THAT(result.out, HasSubstr("bits per byte of 3 documents (tales "));
 }
 
+/// Random weights, so what the formats change is large.
+TEST(CliEval, TheCacheMayKeepItsRowsUnrounded) {
+  const SmallCorpus corpus;
+  const auto bits = [&](const char* dtype) {
+    const ProgramResult result = evaluate(
+        {"--task", "text", "--items", "2", "--corpus", corpus.path().string(), "--json", "--kv-cache-dtype", dtype});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return at(at(at(result.json(), "tests"), "text"), "bits_per_byte").as_double();
+  };
+  EXPECT_NE(bits("auto"), bits("bfloat16"));
+  EXPECT_NEAR(bits("auto"), bits("bfloat16"), 0.5);
+  EXPECT_EQ(evaluate({"--kv-cache-dtype", "fp8"}).status, 2);
+}
+
+TEST(CliEval, SaysHowFarBoundedReplayIsFromExact) {
+  const SmallCorpus corpus;
+  const ProgramResult result =
+      evaluate({"--task", "replay", "--items", "3", "--corpus", corpus.path().string(), "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json object = result.json();
+  const Json& replay = at(at(object, "tests"), "replay");
+  EXPECT_EQ(at(replay, "prompts").try_int64(), 3);
+  EXPECT_GT(at(replay, "kl_mean").as_double(), 0);
+  EXPECT_GE(at(replay, "kl_p99").as_double(), at(replay, "kl_mean").as_double());
+  EXPECT_LE(at(replay, "same_token").as_double(), 1);
+}
+
 TEST(CliEval, MistakesAreNamed) {
-  EXPECT_THAT(evaluate({"--task", "recal"}).err, HasSubstr("there is no test \"recal\"; there are: recall_4k"));
+  EXPECT_THAT(evaluate({"--task", "recal"}).err, HasSubstr("there is no test \"recal\"; there are: recall_256"));
   EXPECT_THAT(evaluate({"--task", "needle"}).err, HasSubstr("test needle_4k needs texts"));
   EXPECT_EQ(evaluate({"--task", "needle"}).status, 1);
   EXPECT_EQ(evaluate({"--items", "0"}).status, 2);

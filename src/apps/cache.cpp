@@ -10,6 +10,7 @@
 
 #include "apps/checkpoint_report.h"
 #include "apps/command.h"
+#include "apps/json_values.h"
 #include "apps/output.h"
 #include "apps/size_flags.h"
 #include "base/error.h"
@@ -20,7 +21,7 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kCacheExamples =
     "Examples:\n"
     "  tidepool cache stat\n"
     "  tidepool cache verify --kv-dir FOLDER --json\n"
@@ -42,10 +43,6 @@ struct CacheCommandFlags {
     return folder.empty() ? default_store_folder() : std::filesystem::path(folder);
   }
 };
-
-Json number(uint64_t value) {
-  return Json::make_number(std::to_string(value));
-}
 
 Json optional_number(const std::optional<int64_t>& value) {
   return value ? Json::make_integer(*value) : Json();
@@ -69,13 +66,13 @@ int stat(const CacheCommandFlags& flags) {
     json.set("owner", summary.owner ? Json::make_string(*summary.owner) : Json());
     json.set("blocks", Json::make_integer(summary.blocks));
     json.set("snapshots", Json::make_integer(summary.snapshots));
-    json.set("disk_bytes", number(summary.disk_bytes));
-    json.set("block_bytes", number(summary.block_bytes));
-    json.set("snapshot_bytes", number(summary.snapshot_bytes));
-    json.set("reclaimable_bytes", number(summary.reclaimable_bytes));
+    json.set("disk_bytes", json_count(summary.disk_bytes));
+    json.set("block_bytes", json_count(summary.block_bytes));
+    json.set("snapshot_bytes", json_count(summary.snapshot_bytes));
+    json.set("reclaimable_bytes", json_count(summary.reclaimable_bytes));
     json.set("segments", Json::make_integer(summary.segments));
     json.set("unusable_segments", Json::make_integer(summary.unusable_segments));
-    json.set("damaged_bytes", number(summary.damaged_bytes));
+    json.set("damaged_bytes", json_count(summary.damaged_bytes));
     json.set("oldest_use", optional_number(summary.oldest_use));
     json.set("newest_use", optional_number(summary.newest_use));
     write(json);
@@ -105,13 +102,13 @@ int verify(const CacheCommandFlags& flags) {
     Json json = Json::make_object();
     json.set("folder", Json::make_string(flags.path().string()));
     json.set("records", Json::make_integer(result.records));
-    json.set("bytes", number(result.bytes));
+    json.set("bytes", json_count(result.bytes));
     Json::Array damages;
     for (const StoreDamage& damage : result.damages) {
       Json entry = Json::make_object();
       entry.set("file", Json::make_string(damage.file.string()));
-      entry.set("begin", number(damage.begin));
-      entry.set("end", number(damage.end));
+      entry.set("begin", json_count(damage.begin));
+      entry.set("end", json_count(damage.end));
       entry.set("what", Json::make_string(damage.what));
       damages.push_back(std::move(entry));
     }
@@ -140,7 +137,7 @@ int say_freed(const CacheCommandFlags& flags, uint64_t bytes) {
   if (flags.wants_json) {
     Json json = Json::make_object();
     json.set("folder", Json::make_string(flags.path().string()));
-    json.set("freed_bytes", number(bytes));
+    json.set("freed_bytes", json_count(bytes));
     write(json);
   } else {
     Output(Output::kStandardOutput).write(fmt::format("{} freed\n", format_bytes(bytes)));
@@ -182,7 +179,7 @@ void add_cache_command(CLI::App& program, Invocation& invocation) {
   CLI::App* command = program.add_subcommand("cache", "the folder that keeps KV between runs: look at it, tidy it");
   const auto flags = std::make_shared<CacheCommandFlags>();
   command->require_subcommand(1);
-  command->footer(kExamples);
+  command->footer(kCacheExamples);
   const auto add = [&](const char* name, const char* help, int (*run)(const CacheCommandFlags&)) {
     CLI::App* action = command->add_subcommand(name, help);
     action->add_option("--kv-dir", flags->folder, "the folder; default: tidepool/kv in the user's cache folder");

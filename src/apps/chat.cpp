@@ -32,7 +32,7 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kChatExamples =
     "Examples:\n"
     "  tidepool chat MODEL\n"
     "  tidepool chat MODEL --effort low --system \"You are terse.\"\n"
@@ -49,9 +49,6 @@ constexpr std::string_view kHelp =
     "/reset                             forget the conversation, keep the system message\n"
     "/exit                              end (also Ctrl-D)\n"
     "Ctrl-C stops an answer. A line that begins with // is sent with one of the slashes.\n";
-
-/// The shell's convention for a program ended by Ctrl-C.
-constexpr int kExitInterrupted = 130;
 
 struct ChatCommandFlags {
   EngineFlags engine;
@@ -316,7 +313,7 @@ void add_chat_command(CLI::App& program, Invocation& invocation) {
   add_cache_flags(*command, flags->cache);
   add_chat_flags(*command, flags->chat);
   add_sampling_flags(*command, flags->sampling);
-  command->footer(kExamples);
+  command->footer(kChatExamples);
   command->callback([flags, &invocation] { invocation.body = [flags] { return chat(*flags); }; });
 }
 

@@ -18,7 +18,7 @@ std::string_view role_name(ChatRole role) {
   return "";
 }
 
-Json part_json(std::string_view type, std::string_view key, Json value) {
+Json content_part(std::string_view type, std::string_view key, Json value) {
   Json part = Json::make_object();
   part.set("type", Json::make_string(std::string(type)));
   part.set(key, std::move(value));
@@ -33,13 +33,13 @@ Json content_json(const std::vector<ContentBlock>& content) {
     if (block.kind == ContentBlock::Kind::kImage) {
       Json link = Json::make_object();
       if (const Json* url = block.image.find("url")) link.set("url", *url);
-      parts.push_back(part_json("image_url", "image_url", std::move(link)));
+      parts.push_back(content_part("image_url", "image_url", std::move(link)));
     } else {
       text += block.text;
     }
   }
   if (parts.empty()) return Json::make_string(std::move(text));
-  parts.push_back(part_json("text", "text", Json::make_string(std::move(text))));
+  parts.push_back(content_part("text", "text", Json::make_string(std::move(text))));
   return Json::make_array(std::move(parts));
 }
 

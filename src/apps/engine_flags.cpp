@@ -5,6 +5,12 @@
 #include "apps/progress.h"
 
 namespace tidepool {
+namespace {
+
+/// Rows as they come to the cache, which under the official numerics are bfloat16 values.
+constexpr KvFormats kUnroundedRows{RowFormat::kFloat32, RowFormat::kFloat32, RowFormat::kFloat32};
+
+}  // namespace
 
 void add_model_argument(CLI::App& command, std::string& model) {
   command.add_option("MODEL", model, "folder with config.json, tokenizer.json and the safetensors files")->required();
@@ -40,6 +46,15 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                      "longest prompt and answer together; default: what the model was made for");
 }
 
+void add_kv_cache_dtype_flag(CLI::App& command, EngineFlags& flags) {
+  command
+      .add_option("--kv-cache-dtype", flags.kv_cache_dtype,
+                  "auto: the model's own formats, FP8 windows with FP4 entries and index keys; bfloat16: rows (and the "
+                  "index queries that meet them) as they are before these")
+      ->check(CLI::IsMember({"auto", "bfloat16"}))
+      ->capture_default_str();
+}
+
 void add_draft_flag(CLI::App& command, EngineFlags& flags) {
   flags.draft = "auto";
   command
@@ -61,6 +76,7 @@ std::unique_ptr<LoadedModel> load_model(const EngineFlags& flags, const LoadProg
   options.threads = flags.threads;
   options.isa = flags.isa;
   options.numerics = flags.numerics == "hp" ? kHpNumerics : kOfficialNumerics;
+  if (flags.kv_cache_dtype == "bfloat16") options.kv_formats = kUnroundedRows;
   options.has_drafts = parse_draft_options(flags.draft).mode != DraftOptions::Mode::kOff;
   Progress bar;
   std::unique_ptr<LoadedModel> model =

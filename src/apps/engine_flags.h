@@ -22,6 +22,7 @@ struct EngineFlags {
   size_t chunk = 512;
   std::optional<int64_t> max_model_len;
   std::string draft = "off";
+  std::string kv_cache_dtype = "auto";
 };
 
 /// Tokens of a chunk: enough that weights are read seldom, few enough that scratch memory stays small.
@@ -32,6 +33,9 @@ void add_model_argument(CLI::App& command, std::string& model);
 void add_kernel_flags(CLI::App& command, EngineFlags& flags);
 /// Both above and the rest.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+/// `--kv-cache-dtype`, for measuring what the cache's own formats cost.
+void add_kv_cache_dtype_flag(CLI::App& command, EngineFlags& flags);
 
 /// `--draft`, for commands that write text; auto unless it is given.
 void add_draft_flag(CLI::App& command, EngineFlags& flags);

@@ -12,6 +12,7 @@
 #include "apps/cache_flags.h"
 #include "apps/command.h"
 #include "apps/engine_flags.h"
+#include "apps/json_values.h"
 #include "apps/output.h"
 #include "apps/progress.h"
 #include "base/error.h"
@@ -21,15 +22,19 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kEvalExamples =
     "Examples:\n"
     "  tidepool eval MODEL\n"
     "  tidepool eval MODEL --corpus corpus --json > scores.json\n"
     "  tidepool eval MODEL --task recall arithmetic --items 50\n"
     "  tidepool eval MODEL --task tools --show-wrong 5\n"
     "\n"
-    "Tests: recall_4k recall_16k recall_64k needle_4k needle_16k needle_64k copy tools arithmetic_10 arithmetic_50\n"
-    "arithmetic_100 help text; what stands before a _ names all of a kind. docs/eval.md says what each one asks.";
+    "Tests: recall_256 recall_4k recall_16k recall_64k needle_4k needle_16k needle_64k copy tools arithmetic_10\n"
+    "arithmetic_50 arithmetic_100 help pictures text replay; what stands before a _ names all of a kind. docs/eval.md\n"
+    "says what each one asks.";
+
+/// Of the divergences of replays, those below the worst hundredth.
+constexpr double kWorstShare = 0.99;
 
 struct EvalFlags {
   EngineFlags engine;
@@ -39,6 +44,7 @@ struct EvalFlags {
   size_t items = 200;
   uint64_t seed = 1;
   size_t wrong_shown = 0;
+  bool wants_answer_bits = false;
   bool wants_json = false;
 };
 
@@ -52,26 +58,23 @@ double share(size_t part, size_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-Json real(double value) {
-  return Json::make_number(shortest_real(value));
-}
-
-Json integer(uint64_t value) {
-  return Json::make_integer(static_cast<int64_t>(value));
+/// Bits of a token of the right answers, on average.
+double answer_bits(const EvaluationResult& result) {
+  return result.answer_bits / static_cast<double>(result.answer_tokens);
 }
 
 Json share_json(const EvaluationResult::Share& share_of) {
   Json object = Json::make_object();
-  object.set("items", integer(share_of.items));
-  object.set("right", integer(share_of.right));
-  object.set("accuracy", real(share(share_of.right, share_of.items)));
+  object.set("items", json_count(share_of.items));
+  object.set("right", json_count(share_of.right));
+  object.set("accuracy", json_real(share(share_of.right, share_of.items)));
   return object;
 }
 
 Json text_json(const TextCost& text) {
   Json object = Json::make_object();
-  object.set("bytes", integer(text.bytes));
-  object.set("bits_per_byte", real(text.bits_per_byte()));
+  object.set("bytes", json_count(text.bytes));
+  object.set("bits_per_byte", json_real(text.bits_per_byte()));
   return object;
 }
 
@@ -96,6 +99,16 @@ Json groups_json(const std::map<std::string, Group>& groups, ToJson to_json) {
   return object;
 }
 
+Json replay_json(const ReplayCost& replay) {
+  Json object = Json::make_object();
+  const size_t prompts = replay.divergences.size();
+  object.set("prompts", json_count(prompts));
+  object.set("kl_mean", json_real(replay.mean()));
+  object.set("kl_p99", json_real(replay.quantile(kWorstShare)));
+  object.set("same_token", json_real(share(replay.same_tokens, prompts)));
+  return object;
+}
+
 Json result_json(const TimedResult& timed) {
   const EvaluationResult& result = timed.result;
   Json object = Json::make_object();
@@ -105,19 +118,22 @@ Json result_json(const TimedResult& timed) {
   }
   if (result.text) {
     object = text_json(*result.text);
-    object.set("documents", integer(result.all.items));
+    object.set("documents", json_count(result.all.items));
     object.set("sources", groups_json(result.text_groups, text_json));
+  } else if (result.replay) {
+    object = replay_json(*result.replay);
   } else {
     object = share_json(result.all);
-    object.set("well_formed", integer(result.well_formed));
-    object.set("ended", integer(result.ended));
-    object.set("too_long", integer(result.too_long));
-    object.set("prompt_tokens", real(share(result.prompt_tokens, result.all.items)));
-    object.set("output_tokens", real(share(result.output_tokens, result.all.items)));
+    object.set("well_formed", json_count(result.well_formed));
+    object.set("ended", json_count(result.ended));
+    object.set("too_long", json_count(result.too_long));
+    object.set("prompt_tokens", json_real(share(result.prompt_tokens, result.all.items)));
+    object.set("output_tokens", json_real(share(result.output_tokens, result.all.items)));
+    if (result.answer_tokens > 0) object.set("answer_bits", json_real(answer_bits(result)));
     if (!result.groups.empty()) object.set("groups", groups_json(result.groups, share_json));
     if (!result.wrong.empty()) object.set("wrong", wrong_json(result.wrong));
   }
-  object.set("seconds", real(timed.seconds));
+  object.set("seconds", json_real(timed.seconds));
   return object;
 }
 
@@ -137,11 +153,19 @@ std::string result_line(const TimedResult& timed) {
     return fmt::format("{:<15} {:6.3f} bits per byte of {} documents{}\n", result.name, result.text->bits_per_byte(),
                        result.all.items, groups_text(result));
   }
+  if (result.replay) {
+    return fmt::format(
+        "{:<15} bounded replay is {:.5f} nats from exact, 99 % below {:.5f}; {:.1f} % same token of {}\n", result.name,
+        result.replay->mean(), result.replay->quantile(kWorstShare),
+        100 * share(result.replay->same_tokens, result.all.items), result.all.items);
+  }
   const std::string too_long = result.too_long == 0 ? "" : fmt::format(" ({} too long)", result.too_long);
-  return fmt::format("{:<15} {:5.1f} % right, {:5.1f} % well-formed of {}{}; {:.1f} tokens each{}; {:.0f} s\n",
+  const std::string bits =
+      result.answer_tokens == 0 ? "" : fmt::format("; {:.3f} bits a token of the answer", answer_bits(result));
+  return fmt::format("{:<15} {:5.1f} % right, {:5.1f} % well-formed of {}{}; {:.1f} tokens each{}{}; {:.0f} s\n",
                      result.name, 100 * share(result.all.right, result.all.items),
                      100 * share(result.well_formed, result.all.items), result.all.items, too_long,
-                     share(result.output_tokens, result.all.items), groups_text(result), timed.seconds);
+                     share(result.output_tokens, result.all.items), groups_text(result), bits, timed.seconds);
 }
 
 void write_result(const Output& output, const TimedResult& timed) {
@@ -171,6 +195,7 @@ EvaluationOptions evaluation_options(const EvalFlags& flags) {
   options.chunk = flags.engine.chunk;
   options.context_max = flags.engine.max_model_len;
   options.wrong_shown = flags.wrong_shown;
+  options.measures_answer_bits = flags.wants_answer_bits;
   return options;
 }
 
@@ -204,8 +229,8 @@ int evaluate(const EvalFlags& flags) {
   }
   Json object = Json::make_object();
   object.set("model", Json::make_string(flags.engine.model));
-  object.set("items", integer(flags.items));
-  object.set("seed", integer(flags.seed));
+  object.set("items", json_count(flags.items));
+  object.set("seed", json_count(flags.seed));
   object.set("tests", std::move(results));
   if (!missing.empty()) {
     Json::Array names;
@@ -224,6 +249,7 @@ void add_eval_command(CLI::App& program, Invocation& invocation) {
   CLI::App* command = program.add_subcommand("eval", "measure what a model can do, on held-out tests");
   const auto flags = std::make_shared<EvalFlags>();
   add_engine_flags(*command, flags->engine);
+  add_kv_cache_dtype_flag(*command, flags->engine);
   add_cache_flags(*command, flags->cache);
   command->add_option("--task", flags->tests, "tests, or what stands before a _ in their names; all when absent");
   command->add_option("--corpus", flags->corpus,
@@ -234,8 +260,10 @@ void add_eval_command(CLI::App& program, Invocation& invocation) {
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "which held-out items")->capture_default_str();
   command->add_option("--show-wrong", flags->wrong_shown, "wrong answers to show of each test");
+  command->add_flag("--answer-bits", flags->wants_answer_bits,
+                    "also what the right answers cost the model, in bits a token");
   command->add_flag("--json", flags->wants_json, "one JSON object on standard output (docs/eval.md)");
-  command->footer(kExamples);
+  command->footer(kEvalExamples);
   command->callback([flags, &invocation] {
     invocation.wants_json = flags->wants_json;
     invocation.body = [flags] { return evaluate(*flags); };

@@ -16,7 +16,7 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kInspectExamples =
     "Examples:\n"
     "  tidepool inspect MODEL\n"
     "  tidepool inspect MODEL --json | jq .parts\n"
@@ -171,7 +171,7 @@ void add_inspect_command(CLI::App& program, Invocation& invocation) {
   add_model_argument(*command, flags->engine.model);
   add_kernel_flags(*command, flags->engine);
   command->add_flag("--json", flags->wants_json, "one JSON object on standard output (docs/commands.md)");
-  command->footer(kExamples);
+  command->footer(kInspectExamples);
   command->callback([flags, &invocation] {
     invocation.wants_json = flags->wants_json;
     invocation.body = [flags] { return inspect(*flags); };

@@ -3,19 +3,13 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/json_values.h"
+
 namespace tidepool {
 namespace {
 
-Json number(uint64_t value) {
-  return Json::make_number(std::to_string(value));
-}
-
 Json integer(int64_t value) {
   return Json::make_integer(value);
-}
-
-Json text(std::string_view value) {
-  return Json::make_string(std::string(value));
 }
 
 /// A layer id, null for none.
@@ -49,59 +43,61 @@ Json config_json(const ModelConfig& config) {
   object.set("has_engram", Json::make_bool(config.engram.has_value()));
   object.set("has_dspark", Json::make_bool(config.dspark.has_value()));
   object.set("has_vision", Json::make_bool(config.vision.has_value()));
-  object.set("unknown_keys", array(config.unknown_keys, [](const std::string& key) { return text(key); }));
+  object.set("unknown_keys", array(config.unknown_keys, [](const std::string& key) { return json_text(key); }));
   return object;
 }
 
 Json layer_json(const LayerPlan& layer, const ModelConfig& config) {
   Json object = Json::make_object();
   object.set("layer", integer(static_cast<int64_t>(layer.index)));
-  object.set("mode", text(layer_mode_name(layer.mode)));
+  object.set("mode", json_text(layer_mode_name(layer.mode)));
   object.set("ratio", integer(layer.ratio));
   object.set("kv_source", layer_id(layer.kv_source_layer));
   object.set("index_source", layer_id(layer.index_source_layer));
-  object.set("candidates", layer.makes_candidates ? text("makes") : layer.uses_candidates ? text("uses") : Json());
+  object.set("candidates", layer.makes_candidates  ? json_text("makes")
+                           : layer.uses_candidates ? json_text("uses")
+                                                   : Json());
   object.set("engram_rows", layer.engram_slot < 0
                                 ? Json()
                                 : integer(config.engram->num_embeddings[static_cast<size_t>(layer.engram_slot)]));
-  object.set("half", text(layer.is_decoder ? "decoder" : "encoder"));
+  object.set("half", json_text(layer.is_decoder ? "decoder" : "encoder"));
   return object;
 }
 
 Json part_json(const PartSize& part) {
   Json object = Json::make_object();
-  object.set("name", text(part.name));
-  object.set("parameters", number(part.parameters));
-  object.set("short", text(format_parameters(part.parameters)));
-  object.set("bytes", number(part.bytes));
+  object.set("name", json_text(part.name));
+  object.set("parameters", json_count(part.parameters));
+  object.set("short", json_text(format_parameters(part.parameters)));
+  object.set("bytes", json_count(part.bytes));
   return object;
 }
 
 Json dtype_json(const DtypeSize& dtype) {
   Json object = Json::make_object();
-  object.set("dtype", text(dtype_name(dtype.dtype)));
-  object.set("tensors", number(dtype.tensors));
-  object.set("bytes", number(dtype.bytes));
+  object.set("dtype", json_text(dtype_name(dtype.dtype)));
+  object.set("tensors", json_count(dtype.tensors));
+  object.set("bytes", json_count(dtype.bytes));
   return object;
 }
 
 Json memory_json(const MemoryPlan& plan) {
   Json object = Json::make_object();
-  object.set("weight_bytes", number(plan.weight_bytes));
-  object.set("engram_table_bytes", number(plan.table_bytes));
-  object.set("kv_bytes_per_token", number(plan.token_bytes));
-  object.set("sequence_bytes", number(plan.sequence_bytes));
+  object.set("weight_bytes", json_count(plan.weight_bytes));
+  object.set("engram_table_bytes", json_count(plan.table_bytes));
+  object.set("kv_bytes_per_token", json_count(plan.token_bytes));
+  object.set("sequence_bytes", json_count(plan.sequence_bytes));
   object.set("contexts", array(plan.contexts, [](const ContextSize& context) {
                Json entry = Json::make_object();
                entry.set("tokens", integer(context.tokens));
-               entry.set("kv_bytes", number(context.kv_bytes));
+               entry.set("kv_bytes", json_count(context.kv_bytes));
                return entry;
              }));
-  object.set("memory_total", number(plan.machine.memory_total));
-  object.set("memory_available", number(plan.machine.memory_available));
-  object.set("disk_total", number(plan.machine.disk_total));
-  object.set("disk_free", number(plan.machine.disk_free));
-  object.set("verdict", text(plan.verdict));
+  object.set("memory_total", json_count(plan.machine.memory_total));
+  object.set("memory_available", json_count(plan.machine.memory_available));
+  object.set("disk_total", json_count(plan.machine.disk_total));
+  object.set("disk_free", json_count(plan.machine.disk_free));
+  object.set("verdict", json_text(plan.verdict));
   return object;
 }
 
@@ -114,13 +110,13 @@ Json inspect_json(const CheckpointReport& report, const InspectedEngine& engine)
              array(report.layers.layers, [&](const LayerPlan& layer) { return layer_json(layer, report.config); }));
   object.set("parts", array(report.parts, part_json));
   object.set("dtypes", array(report.dtypes, dtype_json));
-  object.set("tensors", number(report.tensors));
+  object.set("tensors", json_count(report.tensors));
   object.set("memory", memory_json(report.plan));
   Json kernels = Json::make_object();
-  kernels.set("chosen", text(engine.kernels));
-  kernels.set("available", array(engine.available_kernels, [](const std::string& name) { return text(name); }));
-  kernels.set("threads", number(engine.threads));
-  kernels.set("amx", text(engine.amx));
+  kernels.set("chosen", json_text(engine.kernels));
+  kernels.set("available", array(engine.available_kernels, [](const std::string& name) { return json_text(name); }));
+  kernels.set("threads", json_count(engine.threads));
+  kernels.set("amx", json_text(engine.amx));
   object.set("kernels", std::move(kernels));
   return object;
 }

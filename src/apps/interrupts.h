@@ -5,6 +5,9 @@
 
 namespace tidepool {
 
+/// The shell's convention for a program ended by Ctrl-C.
+inline constexpr int kExitInterrupted = 130;
+
 /// Turns Ctrl-C (SIGINT) into a call, on a thread of its own, instead of the end of the program. Make it before any
 /// other thread is started: threads inherit that the signal is not theirs. Afterwards the signal has its usual effect
 /// again.

@@ -19,7 +19,7 @@
 namespace tidepool {
 namespace {
 
-constexpr std::string_view kExamples =
+constexpr std::string_view kProgramExamples =
     "Examples:\n"
     "  tidepool inspect MODEL                     what a checkpoint holds and what it needs\n"
     "  tidepool run MODEL -p \"Why is the sky blue?\"\n"
@@ -66,7 +66,7 @@ int run_command(const std::vector<std::string>& arguments, bool& as_json) {
                    "tidepool");
   program.set_version_flag("--version", "tidepool " TIDEPOOL_VERSION);
   program.require_subcommand(0, 1);  // none is reported below, in better words
-  program.footer(std::string(kExamples));
+  program.footer(std::string(kProgramExamples));
   Invocation invocation;
   add_run_command(program, invocation);
   add_chat_command(program, invocation);

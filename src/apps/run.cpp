@@ -25,7 +25,7 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kRunExamples =
     "Examples:\n"
     "  tidepool run MODEL -p \"Why is the sky blue?\" --max-tokens 200\n"
     "  tidepool run MODEL --system \"Answer in one word.\" --no-thinking -p \"Capital of Peru?\"\n"
@@ -241,7 +241,7 @@ void add_run_command(CLI::App& program, Invocation& invocation) {
   command->add_option("--logprobs", flags->logprobs,
                       "with --json: log-probability of each token and of the N (0 to 20) most likely ones");
   command->add_flag("--json", flags->wants_json, "one JSON object on standard output (docs/commands.md)");
-  command->footer(kExamples);
+  command->footer(kRunExamples);
   command->callback([flags, &invocation] {
     invocation.wants_json = flags->wants_json;
     invocation.body = [flags] { return run(*flags); };

@@ -32,7 +32,7 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kServeExamples =
     "Examples:\n"
     "  tidepool serve MODEL                                  answers this machine at http://127.0.0.1:8000\n"
     "  tidepool serve MODEL --port 9000 --kv-ram 64GiB\n"
@@ -65,7 +65,7 @@ struct ServeFlags {
   std::string script;
 };
 
-std::chrono::milliseconds milliseconds(double seconds) {
+std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
@@ -132,7 +132,7 @@ ApiServerOptions server_options(const ServeFlags& flags) {
   options.allowed_origins = flags.allowed_origins;
   // Whoever waits for a link must not keep others from having their requests read.
   if (!flags.media_domains.empty()) options.http.background_threads += ImageFetchOptions().at_once_max;
-  if (flags.request_timeout) options.request_timeout = milliseconds(*flags.request_timeout);
+  if (flags.request_timeout) options.request_timeout = milliseconds_of(*flags.request_timeout);
   if (!flags.access_log.empty()) {
     const auto log = std::make_shared<LineFile>(flags.access_log);
     options.access_log = [log](std::string_view line) { log->write(line); };
@@ -197,7 +197,7 @@ void load(const ServeFlags& flags, ApiServer& server, Serving& serving, const st
 void stop(ApiServer& server, const Signals& signals, double grace) {
   log_info("stopping: answers under way have {} s to end", grace);
   std::jthread stopper([&server, grace] {
-    server.stop(milliseconds(grace));
+    server.stop(milliseconds_of(grace));
     Signals::wake();
   });
   while (signals.wait() != Signals::kWake)
@@ -301,7 +301,7 @@ void add_serve_command(CLI::App& program, Invocation& invocation) {
   add_server_flags(*command, *flags);
   add_batching_flags(*command, *flags);
   add_cache_flags(*command, flags->cache);
-  command->footer(kExamples);
+  command->footer(kServeExamples);
   command->callback([flags, &invocation] { invocation.body = [flags] { return serve(*flags); }; });
 }
 

@@ -19,7 +19,7 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kTraceExamples =
     "Examples:\n"
     "  tidepool trace MODEL --case prefill_64.safetensors --out answer.safetensors\n"
     "  tidepool trace MODEL --case decode_20_64.safetensors --out answer.safetensors --numerics hp --chunk 7\n"
@@ -139,7 +139,7 @@ void add_trace_command(CLI::App& program, Invocation& invocation) {
       ->capture_default_str();
   add_kernel_flags(*command, flags->engine);
   command->add_flag("--json", flags->wants_json, "the names of the tensors as JSON on standard output");
-  command->footer(kExamples);
+  command->footer(kTraceExamples);
   command->callback([flags, &invocation] {
     invocation.wants_json = flags->wants_json;
     invocation.body = [flags] { return trace(*flags); };

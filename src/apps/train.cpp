@@ -21,11 +21,12 @@
 #include "train/bpe_trainer.h"
 #include "train/corpus.h"
 #include "train/tasks.h"
+#include "train/tasks_words.h"
 
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kTrainExamples =
     "Examples:\n"
     "  tools/fetch_corpus.sh corpus\n"
     "  tidepool train model models/pocket/recipe.json --corpus corpus --out run\n"
@@ -52,7 +53,7 @@ void count_dialogues(uint64_t dialogues, PieceCounts& counts) {
   std::vector<std::unique_ptr<Task>> tasks;
   tasks.push_back(make_arithmetic_task({}));
   tasks.push_back(make_tools_task({}));
-  tasks.push_back(make_help_task());
+  tasks.push_back(make_help_task({}));
   for (uint64_t i = 0; i < dialogues; ++i) {
     for (const std::unique_ptr<Task>& task : tasks) {
       const Dialogue dialogue = task->make({Split::kTrain, kDialogueSeed, i});
@@ -63,6 +64,15 @@ void count_dialogues(uint64_t dialogues, PieceCounts& counts) {
       counts.add(answer_text(dialogue));
     }
   }
+}
+
+/// The words that are looked up: each is to be one token, at the beginning of a line and behind a space. Small models
+/// do not learn to look up words of several tokens in the time they have (docs/pocket.md).
+void count_words(PieceCounts& counts) {
+  constexpr uint64_t kBytesPerTime = 11000;  // of text: that is more often than the last of 4,096 tokens occurs
+  const uint64_t times = counts.text_bytes() / kBytesPerTime + 1;
+  for (const std::string_view word : task_words())
+    counts.add(fmt::format("{} {}\n", word, word), times);
 }
 
 /// How long texts become.
@@ -157,6 +167,7 @@ int train_tokenizer(const TokenizerFlags& flags) {
       counts.add(document.text);
   }
   count_dialogues(flags.dialogues, counts);
+  count_words(counts);
   progress.finish();
   const BpeVocabulary vocabulary = train_bpe(counts.sorted(), {.token_count = token_count});
   const std::string json = write_tokenizer_json(vocabulary);
@@ -202,7 +213,7 @@ void add_tokenizer_command(CLI::App& train, Invocation& invocation) {
 void add_train_command(CLI::App& program, Invocation& invocation) {
   CLI::App* command = program.add_subcommand("train", "train a model of this architecture");
   command->require_subcommand(1);
-  command->footer(kExamples);
+  command->footer(kTrainExamples);
   add_tokenizer_command(*command, invocation);
   add_train_model_command(*command, invocation);
 }

@@ -25,7 +25,7 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kTrainModelExamples =
     "Examples:\n"
     "  tools/fetch_corpus.sh corpus\n"
     "  tidepool train model models/pocket/recipe.json --corpus corpus --out run\n"
@@ -36,8 +36,6 @@ constexpr const char* kExamples =
     "was never stopped. In the folder come to lie: model/ (behind each stage), log.jsonl (a line a step), loss.svg,\n"
     "state.safetensors. docs/training.md says what a recipe is.";
 
-/// The shell's convention for a program ended by Ctrl-C.
-constexpr int kExitInterrupted = 130;
 /// A day: whoever wants no saves at all loses at most that.
 constexpr double kSaveSecondsMax = 86'400;
 constexpr uint64_t kFileBytesMax = uint64_t{256} << 20U;
@@ -172,7 +170,7 @@ void add_train_model_command(CLI::App& train, Invocation& invocation) {
       ->capture_default_str();
   command->add_flag("--float32", flags->is_exact, "multiply in binary32 instead of bfloat16: slower, for comparisons");
   command->add_flag("--json", flags->wants_json, "a line of JSON a step on standard output");
-  command->footer(kExamples);
+  command->footer(kTrainModelExamples);
   command->callback([flags, &invocation] {
     invocation.wants_json = flags->wants_json;
     invocation.body = [flags] { return train_model(*flags); };

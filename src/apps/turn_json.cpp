@@ -5,23 +5,12 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/json_values.h"
 #include "session/prompt_cache_json.h"
 #include "text/unicode.h"
 
 namespace tidepool {
 namespace {
-
-Json integer(size_t value) {
-  return Json::make_integer(static_cast<int64_t>(value));
-}
-
-Json real(double value) {
-  return Json::make_number(shortest_real(value));
-}
-
-Json text(std::string_view value) {
-  return Json::make_string(std::string(value));
-}
 
 Json ids_json(const std::vector<int32_t>& ids) {
   Json::Array array;
@@ -43,9 +32,10 @@ std::vector<int32_t> output_ids(const TurnResult& result) {
 Json stop_reason(const TurnRequest& request, const TurnResult& result) {
   switch (result.finish) {
     case FinishReason::kStopToken: return Json::make_integer(result.tokens.back().id);
-    case FinishReason::kStopText: return result.stop_index ? text(request.output.stops[*result.stop_index]) : Json();
-    case FinishReason::kMaxTokens: return text("max_tokens");
-    case FinishReason::kContextFull: return text("context");
+    case FinishReason::kStopText:
+      return result.stop_index ? json_text(request.output.stops[*result.stop_index]) : Json();
+    case FinishReason::kMaxTokens: return json_text("max_tokens");
+    case FinishReason::kContextFull: return json_text("context");
     case FinishReason::kCancelled: return Json();
   }
   return Json();
@@ -55,8 +45,8 @@ Json calls_json(const Completion& completion) {
   Json::Array calls;
   for (const Completion::Call& call : completion.calls) {
     Json object = Json::make_object();
-    object.set("name", text(call.name));
-    object.set("arguments", text(call.arguments));
+    object.set("name", json_text(call.name));
+    object.set("arguments", json_text(call.arguments));
     calls.push_back(std::move(object));
   }
   return Json::make_array(std::move(calls));
@@ -67,13 +57,13 @@ Json token_json(const LoadedModel& model, int32_t id, double logprob) {
   object.set("id", Json::make_integer(id));
   if (model.has_tokenizer()) {
     const std::string_view bytes = model.tokenizer().token_bytes(id);
-    object.set("token", text(replace_invalid_utf8(bytes)));
+    object.set("token", json_text(replace_invalid_utf8(bytes)));
     Json::Array values;
     for (const char byte : bytes)
-      values.push_back(integer(static_cast<unsigned char>(byte)));
+      values.push_back(json_count(static_cast<unsigned char>(byte)));
     object.set("bytes", Json::make_array(std::move(values)));
   }
-  object.set("logprob", real(logprob));
+  object.set("logprob", json_real(logprob));
   return object;
 }
 
@@ -94,8 +84,8 @@ Json logprobs_json(const LoadedModel& model, const TurnResult& result) {
 Json usage_json(const LoadedModel& model, const TurnRequest& request, const TurnResult& result) {
   Json usage = Json::make_object();
   usage.set("prompt_tokens", Json::make_integer(result.cache.prompt_tokens));
-  usage.set("completion_tokens", integer(result.tokens.size()));
-  usage.set("reasoning_tokens", integer(result.reasoning_tokens));
+  usage.set("completion_tokens", json_count(result.tokens.size()));
+  usage.set("reasoning_tokens", json_count(result.reasoning_tokens));
   if (request.drafts.mode != DraftOptions::Mode::kOff) {
     usage.set("accepted_prediction_tokens", Json::make_integer(result.drafts.accepted_total()));
     usage.set("rejected_prediction_tokens", Json::make_integer(result.drafts.rejected_total()));
@@ -122,10 +112,10 @@ Json drafts_json(const DraftCounts& drafts) {
 
 Json times_json(const TurnResult& result, const TurnTimes& times) {
   Json object = Json::make_object();
-  object.set("load_s", real(times.load.count()));
-  object.set("prompt_s", real(times.prompt.count()));
-  object.set("answer_s", real(times.answer.count()));
-  object.set("tokens_per_s", real(tokens_per_second(result, times)));
+  object.set("load_s", json_real(times.load.count()));
+  object.set("prompt_s", json_real(times.prompt.count()));
+  object.set("answer_s", json_real(times.answer.count()));
+  object.set("tokens_per_s", json_real(tokens_per_second(result, times)));
   return object;
 }
 
@@ -135,12 +125,12 @@ Json turn_json(const LoadedModel& model, const TurnRequest& request, const TurnR
   Json object = Json::make_object();
   object.set("prompt_ids", ids_json(request.prompt));
   object.set("output_ids", ids_json(output_ids(result)));
-  if (request.output.kind != OutputFormat::Kind::kIds) object.set("content", text(result.completion.content));
+  if (request.output.kind != OutputFormat::Kind::kIds) object.set("content", json_text(result.completion.content));
   if (request.output.kind == OutputFormat::Kind::kChat) {
-    object.set("reasoning_content", text(result.completion.reasoning));
+    object.set("reasoning_content", json_text(result.completion.reasoning));
     object.set("tool_calls", calls_json(result.completion));
   }
-  object.set("finish_reason", text(finish_reason_name(result.finish)));
+  object.set("finish_reason", json_text(finish_reason_name(result.finish)));
   object.set("stop_reason", stop_reason(request, result));
   object.set("seed", Json::make_integer(static_cast<int64_t>(request.generation.sampling.seed)));
   if (request.generation.sampling.top_logprobs) object.set("logprobs", logprobs_json(model, result));

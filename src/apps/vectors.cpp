@@ -16,7 +16,7 @@
 namespace tidepool {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kVectorsExamples =
     "Examples:\n"
     "  echo '{\"id\": 1, \"text\": \"Hello\"}' | tidepool vectors tokenize MODEL\n"
     "  echo '{\"id\": 1, \"ids\": [19923]}' | tidepool vectors detokenize tokenizer.json\n"
@@ -64,7 +64,7 @@ void add_vectors_command(CLI::App& program, Invocation& invocation) {
       ->check(CLI::IsMember({"tokenize", "detokenize", "encode", "request", "prompt-ids", "parse", "parse-stream"}));
   command->add_option("MODEL", flags->model, "a model's folder or a tokenizer.json");
   command->add_flag("--json", flags->wants_json, "errors of the command itself as JSON too");
-  command->footer(kExamples);
+  command->footer(kVectorsExamples);
   command->callback([flags, &invocation] {
     invocation.wants_json = flags->wants_json;
     invocation.body = [flags] { return answer_lines(*flags); };

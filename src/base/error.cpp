@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include <fmt/format.h>
+
 namespace tidepool {
 
 std::string_view error_code_name(ErrorCode code) {
@@ -14,6 +16,10 @@ std::string_view error_code_name(ErrorCode code) {
     case ErrorCode::kNumeric: return "numeric";
   }
   return "unknown";
+}
+
+void refuse_argument(std::string_view path, std::string_view what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, what));
 }
 
 }  // namespace tidepool

@@ -33,4 +33,7 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
+/// Refuses what a caller gave, with kInvalidArgument. `path` says where it stands: "messages[0].content".
+[[noreturn]] void refuse_argument(std::string_view path, std::string_view what);
+
 }  // namespace tidepool

@@ -126,8 +126,9 @@ TEST_F(DraftedSchedulerTest, FailingHeadFailsNobody) {
     std::vector<std::unique_ptr<Scheduler::Ticket>> tickets;
     for (uint32_t index = 0; index < 3; ++index)
       tickets.push_back(submit(one, request(prompt(30, index), 10), listeners[index]));
+    for (RecordingListener& listener : listeners)
+      listener.wait();  // all, as the pool of threads serves one at a time: the scheduler, and then `generate`
     for (uint32_t index = 0; index < 3; ++index) {
-      listeners[index].wait();
       ASSERT_FALSE(listeners[index].error) << listeners[index].error->what();
       EXPECT_EQ(listeners[index].choices.at(0).ids, generate(request(prompt(30, index), 10), runtime_));
       EXPECT_EQ(listeners[index].choices[0].end->drafts.accepted_total(), 0);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/temp_folder.h"
+#include "formats/golden_test_util.h"
 #include "formats/safetensors.h"
 
 namespace tidepool {
@@ -22,7 +23,6 @@ using testing::Not;
 using Json = nlohmann::ordered_json;
 using Part = ExpectedTensor::Part;
 
-const std::filesystem::path kGolden = TIDEPOOL_GOLDEN_DIR;
 constexpr const char* kIndex = "model.safetensors.index.json";
 
 /// A copy of a golden checkpoint that a test may damage.

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/temp_folder.h"
+#include "formats/golden_test_util.h"
 
 namespace tidepool {
 namespace {
@@ -20,8 +21,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Json = nlohmann::ordered_json;
-
-const std::filesystem::path kGolden = TIDEPOOL_GOLDEN_DIR;
 
 Json released() {
   return Json::parse(read_file(kGolden / "released_config.json", 1 << 20));

@@ -5,11 +5,10 @@
 #include <string>
 
 #include "formats/checkpoint.h"
+#include "formats/golden_test_util.h"
 
 namespace tidepool {
 namespace {
-
-const std::filesystem::path kGolden = TIDEPOOL_GOLDEN_DIR;
 
 struct Total {
   uint64_t count = 0;
@@ -54,13 +53,12 @@ TEST(ExpectedTensors, BelongToTheirParts) {
   std::map<std::string, ExpectedTensor::Part> parts;
   for (const ExpectedTensor& tensor : released_tensors())
     parts[tensor.name] = tensor.part;
-  using Part = ExpectedTensor::Part;
-  EXPECT_EQ(parts.at("layers.20.attn.compressor.wkv.weight"), Part::kBackbone);
-  EXPECT_EQ(parts.at("layers.14.engram.embed.scale"), Part::kEngram);
-  EXPECT_EQ(parts.at("mtp.2.confidence_head.proj.weight"), Part::kDspark);
-  EXPECT_EQ(parts.at("mtp.0.ffn.gate.bias_vl"), Part::kDspark);
-  EXPECT_EQ(parts.at("layers.0.ffn.gate.bias_vl"), Part::kVision);
-  EXPECT_EQ(parts.at("image_newline"), Part::kVision);
+  EXPECT_EQ(parts.at("layers.20.attn.compressor.wkv.weight"), ExpectedTensor::Part::kBackbone);
+  EXPECT_EQ(parts.at("layers.14.engram.embed.scale"), ExpectedTensor::Part::kEngram);
+  EXPECT_EQ(parts.at("mtp.2.confidence_head.proj.weight"), ExpectedTensor::Part::kDspark);
+  EXPECT_EQ(parts.at("mtp.0.ffn.gate.bias_vl"), ExpectedTensor::Part::kDspark);
+  EXPECT_EQ(parts.at("layers.0.ffn.gate.bias_vl"), ExpectedTensor::Part::kVision);
+  EXPECT_EQ(parts.at("image_newline"), ExpectedTensor::Part::kVision);
   EXPECT_FALSE(parts.contains("layers.20.attn.compressor.wgate.weight"));  // ratio 1 has no gate
 }
 

@@ -13,6 +13,8 @@
 
 namespace tidepool {
 
+inline const std::filesystem::path kGolden = TIDEPOOL_GOLDEN_DIR;
+
 /// The golden vectors of single operators, for tests.
 class GoldenCase {
  public:

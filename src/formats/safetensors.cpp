@@ -346,12 +346,11 @@ void SafetensorsFile::advise(const Entry& entry, MappedFile::Access access) cons
 
 std::string make_safetensors_header(std::span<const TensorToWrite> tensors,
                                     std::span<const std::pair<std::string, std::string>> metadata) {
-  using Json = nlohmann::ordered_json;
   // One line per tensor, put together by hand: an ordered JSON object is quadratic in its keys.
   const auto quoted = [](const std::string& text) {
     try {
-      return Json(text).dump();
-    } catch (const Json::exception&) {
+      return nlohmann::ordered_json(text).dump();
+    } catch (const nlohmann::ordered_json::exception&) {
       throw Error(ErrorCode::kInvalidArgument, "a tensor or metadata name is not UTF-8: " + printable(text));
     }
   };

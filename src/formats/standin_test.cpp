@@ -11,12 +11,11 @@
 #include "base/file.h"
 #include "base/temp_folder.h"
 #include "formats/checkpoint.h"
+#include "formats/golden_test_util.h"
 #include "formats/safetensors.h"
 
 namespace tidepool {
 namespace {
-
-const std::filesystem::path kGolden = TIDEPOOL_GOLDEN_DIR;
 
 std::map<std::string, std::string> weight_map(const std::filesystem::path& folder) {
   return nlohmann::json::parse(read_file(folder / "model.safetensors.index.json", 1 << 20)).at("weight_map");

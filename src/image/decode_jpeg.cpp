@@ -11,7 +11,7 @@
 #include "image/decode_internal.h"
 
 // libjpeg leaves by longjmp, which runs no destructor. So the functions that call it own nothing: all they need lies in
-// a Reader, and they say by their result whether the library gave up.
+// a JpegReader, and they say by their result whether the library gave up.
 
 namespace tidepool::image_decoders {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 /// Progressive pictures are read again with every scan; those in use have about ten.
 constexpr int kScansMax = 100;
 
-struct Reader {
+struct JpegReader {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   jpeg_progress_mgr progress{};
@@ -29,27 +29,27 @@ struct Reader {
   int code = 0;  ///< what the library gave up for
   char message[JMSG_LENGTH_MAX] = {};
 
-  Reader() = default;
-  ~Reader() {
+  JpegReader() = default;
+  ~JpegReader() {
     if (is_created) jpeg_destroy_decompress(&info);
   }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
 };
 
-Reader& reader_of(j_common_ptr info) {
-  return *static_cast<Reader*>(info->client_data);
+JpegReader& reader_of(j_common_ptr info) {
+  return *static_cast<JpegReader*>(info->client_data);
 }
 
 [[noreturn]] void leave(j_common_ptr info) {
-  Reader& reader = reader_of(info);
+  JpegReader& reader = reader_of(info);
   reader.code = info->err->msg_code;
   info->err->format_message(info, reader.message);
   std::longjmp(reader.give_up, 1);
 }
 
 [[noreturn]] void leave_saying(j_common_ptr info, const char* what) {
-  Reader& reader = reader_of(info);
+  JpegReader& reader = reader_of(info);
   reader.code = JERR_INPUT_EOF;
   std::snprintf(reader.message, sizeof(reader.message), "%s", what);
   std::longjmp(reader.give_up, 1);
@@ -87,7 +87,7 @@ void skip_bytes(j_decompress_ptr info, long count) {
 void do_nothing(j_decompress_ptr /*info*/) {}
 
 /// Up to the size and the colours. False: the library gave up.
-bool read_header(Reader& reader, std::span<const std::byte> bytes) {
+bool read_header(JpegReader& reader, std::span<const std::byte> bytes) {
   reader.info.err = jpeg_std_error(&reader.errors);
   reader.info.client_data = &reader;
   reader.errors.error_exit = leave;
@@ -111,7 +111,7 @@ bool read_header(Reader& reader, std::span<const std::byte> bytes) {
 }
 
 /// All rows into `out` [height, width, components]. False: the library gave up.
-bool read_rows(Reader& reader, J_COLOR_SPACE colours, uint8_t* out) {
+bool read_rows(JpegReader& reader, J_COLOR_SPACE colours, uint8_t* out) {
   if (setjmp(reader.give_up) != 0) return false;
   reader.info.out_color_space = colours;
   (void)jpeg_start_decompress(&reader.info);
@@ -124,7 +124,7 @@ bool read_rows(Reader& reader, J_COLOR_SPACE colours, uint8_t* out) {
   return true;
 }
 
-[[noreturn]] void refuse(const Source& source, const Reader& reader) {
+[[noreturn]] void refuse(const Source& source, const JpegReader& reader) {
   switch (reader.code) {
     case JERR_BAD_PRECISION:
     case JERR_SOF_UNSUPPORTED:
@@ -156,7 +156,7 @@ RgbImage convert_inks(const std::vector<uint8_t>& inks, size_t width, size_t hei
 }  // namespace
 
 RgbImage decode_jpeg(const Source& source) {
-  Reader reader;
+  JpegReader reader;
   if (!read_header(reader, source.bytes)) refuse(source, reader);
   const size_t width = reader.info.image_width;
   const size_t height = reader.info.image_height;

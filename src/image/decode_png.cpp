@@ -7,7 +7,7 @@
 #include "image/decode_internal.h"
 
 // libpng leaves by longjmp, which runs no destructor. So the functions that call it own nothing: all they need lies in
-// a Reader, and they say by their result whether the library gave up.
+// a PngReader, and they say by their result whether the library gave up.
 
 namespace tidepool::image_decoders {
 namespace {
@@ -16,21 +16,21 @@ namespace {
 constexpr png_alloc_size_t kChunkBytesMax = png_alloc_size_t{8} << 20;
 constexpr png_uint_32 kChunksMax = 1000;
 
-struct Reader {
+struct PngReader {
   png_structp png = nullptr;
   png_infop info = nullptr;
   const std::byte* next = nullptr;
   size_t rest = 0;
   char message[200] = {};
 
-  Reader() = default;
-  ~Reader() { png_destroy_read_struct(&png, &info, nullptr); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  PngReader() = default;
+  ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
 };
 
 [[noreturn]] void leave(png_structp png, png_const_charp what) {
-  auto& reader = *static_cast<Reader*>(png_get_error_ptr(png));
+  auto& reader = *static_cast<PngReader*>(png_get_error_ptr(png));
   std::snprintf(reader.message, sizeof(reader.message), "%s", what);
   png_longjmp(png, 1);
 }
@@ -39,7 +39,7 @@ struct Reader {
 void ignore_warning(png_structp /*png*/, png_const_charp /*what*/) {}
 
 void read_bytes(png_structp png, png_bytep out, size_t count) {
-  auto& reader = *static_cast<Reader*>(png_get_io_ptr(png));
+  auto& reader = *static_cast<PngReader*>(png_get_io_ptr(png));
   if (count > reader.rest) png_error(png, "the file ends inside the picture");
   std::memcpy(out, reader.next, count);
   reader.next += count;
@@ -47,7 +47,7 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
 }
 
 /// Up to the first row. False: the library gave up.
-bool read_header(Reader& reader) {
+bool read_header(PngReader& reader) {
   if (setjmp(png_jmpbuf(reader.png)) != 0) return false;
   // The size is judged by check_size(), whose message says more.
   png_set_user_limits(reader.png, 0x7fffffff, 0x7fffffff);
@@ -58,7 +58,7 @@ bool read_header(Reader& reader) {
   return true;
 }
 
-bool is_grey16(const Reader& reader) {
+bool is_grey16(const PngReader& reader) {
   return png_get_color_type(reader.png, reader.info) == PNG_COLOR_TYPE_GRAY &&
          png_get_bit_depth(reader.png, reader.info) == 16;
 }
@@ -74,7 +74,7 @@ void clip_grey16(uint8_t* row, size_t width) {
 
 /// All rows as RGB of 8 bits into `out` [height, width, 3], those of 16-bit grey as they are. False: the library gave
 /// up.
-bool read_rows(Reader& reader, uint8_t* out) {
+bool read_rows(PngReader& reader, uint8_t* out) {
   if (setjmp(png_jmpbuf(reader.png)) != 0) return false;
   const bool is_raw = is_grey16(reader);
   if (!is_raw) {
@@ -99,7 +99,7 @@ bool read_rows(Reader& reader, uint8_t* out) {
 }  // namespace
 
 RgbImage decode_png(const Source& source) {
-  Reader reader;
+  PngReader reader;
   reader.next = source.bytes.data();
   reader.rest = source.bytes.size();
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, leave, ignore_warning);

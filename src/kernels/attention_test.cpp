@@ -11,8 +11,8 @@ namespace {
 using testing::Random;
 using testing::same_bits;
 
-constexpr RowFormat kFormats[] = {RowFormat::kFp8Block32, RowFormat::kFp4Block16, RowFormat::kFp4Block32,
-                                  RowFormat::kFloat32};
+constexpr RowFormat kRowFormats[] = {RowFormat::kFp8Block32, RowFormat::kFp4Block16, RowFormat::kFp4Block32,
+                                     RowFormat::kFloat32};
 
 /// Packed rows of one format, each with its own memory, so that reading past one is seen by AddressSanitizer.
 struct PackedRows {
@@ -106,8 +106,8 @@ TEST_P(Attention, IsTheFormulaForEveryFormatAndCount) {
   Random random(1);
   for (const auto& [heads, width] : {std::pair<size_t, size_t>{1, 64}, {3, 64}, {5, 512}, {64, 64}, {2, 32}}) {
     for (const size_t count : {0U, 1U, 15U, 16U, 17U, 64U, 65U, 200U}) {
-      const RowFormat window_format = kFormats[random.below(4)];
-      const RowFormat global_format = kFormats[random.below(4)];
+      const RowFormat window_format = kRowFormats[random.below(4)];
+      const RowFormat global_format = kRowFormats[random.below(4)];
       for (const auto& [in_window, in_global] :
            {std::pair<size_t, size_t>{count, 0}, {0, count}, {count, 1}, {7, count}}) {
         SCOPED_TRACE(::testing::Message()
@@ -144,8 +144,8 @@ TEST_P(Attention, AgreesWithTheReferenceOverAThousandRowsAndWithRoundedProbabili
 /// Formats of window and global rows in every combination, at widths that tables have special code for and at others.
 TEST_P(Attention, AgreesWithTheReferenceForEveryPairOfFormatsWithRoundedProbabilities) {
   Random random(8);
-  for (const RowFormat window_format : kFormats) {
-    for (const RowFormat global_format : kFormats) {
+  for (const RowFormat window_format : kRowFormats) {
+    for (const RowFormat global_format : kRowFormats) {
       for (const auto& [heads, width] : {std::pair<size_t, size_t>{1, 64}, {4, 128}, {6, 192}, {17, 32}}) {
         for (const auto& [in_window, in_global] : {std::pair<size_t, size_t>{1, 0}, {0, 3}, {31, 34}, {63, 70}}) {
           SCOPED_TRACE(::testing::Message()
@@ -168,7 +168,7 @@ TEST_P(Attention, AgreesWithTheReferenceForEveryPairOfFormatsWithRoundedProbabil
 /// One row alone has probability 1 / (1 + e^(sink - s)), so out is the row itself where the sink is far below.
 TEST_P(Attention, OneRowComesOutAsItIsInEveryColumn) {
   Random random(9);
-  for (const RowFormat format : kFormats) {
+  for (const RowFormat format : kRowFormats) {
     Query query(random, 3, 512);
     query.sink.assign(3, -1e4F);
     const PackedRows window(random, format, 512, 1);
@@ -323,7 +323,7 @@ std::vector<float> score(const KernelTable& table, const Index& index, size_t co
 
 TEST_P(IndexScores, AgreeWithTheReference) {
   Random random(1);
-  for (const RowFormat format : kFormats) {
+  for (const RowFormat format : kRowFormats) {
     for (const auto& [heads, width] : {std::pair<size_t, size_t>{1, 32}, {8, 32}, {9, 64}, {32, 128}}) {
       for (const size_t count : {0U, 1U, 7U, 8U, 15U, 16U, 17U, 1000U}) {
         const Index index(random, heads, width, count, format, 4);

@@ -115,7 +115,8 @@ TEST(DenseAttention, IsAsDefinedOverRaggedShapes) {
     for (const size_t count : {1U, 2U, 17U, 31U, 32U, 33U, 160U, 700U}) {
       for (const size_t width : {16U, 32U, 48U, 64U, 80U, 128U}) {
         for (const size_t queries : {1U, 7U, 12U, 24U}) {
-          SCOPED_TRACE(testing::Message() << table->name << ": " << queries << " queries, " << count << " x " << width);
+          SCOPED_TRACE(::testing::Message()
+                       << table->name << ": " << queries << " queries, " << count << " x " << width);
           const Head head(queries, count, width, static_cast<uint32_t>(count * width + queries));
           expect_as_defined(head, head.run(*table, 1000, 0, queries));
         }

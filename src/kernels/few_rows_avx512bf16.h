@@ -25,7 +25,9 @@ TIDEPOOL_INLINE Vec::F add_products(Vec::F sum, __m512i a, __m512i b) {
 /// Group `g` of a row, all of whose columns exist.
 template <typename Format>
 TIDEPOOL_INLINE Group load_whole(const WeightRow<Format>& row, size_t g) {
-  return Format::decode(row.codes + g * Format::kGroupBytes, row.scales + g * kGroupBlocks);
+  const uint8_t* scales = row.scales;
+  if constexpr (Format::kHasScales) scales += g * kGroupBlocks;
+  return Format::decode(row.codes + g * Format::kGroupBytes, scales);
 }
 
 /// Group `g` of a row of `in` columns, filled up with zeros where it is cut.

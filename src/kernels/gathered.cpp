@@ -136,7 +136,7 @@ void panel_scores(const PanelScoreArgs<Real>& args) noexcept {
 }
 
 template <typename Real>
-constexpr GatheredKernels<Real> kReference = {
+constexpr GatheredKernels<Real> kReferenceGathered = {
     .name = "reference",
     .products = products<Real>,
     .sums = sums<Real>,
@@ -151,7 +151,7 @@ constexpr GatheredKernels<Real> kReference = {
 };
 
 /// Filled once, at first use; immutable afterwards, as the kernel table.
-struct Available {
+struct AvailableGathered {
   std::array<const GatheredKernels<float>*, 3> kernels{};
   size_t count = 0;
 };
@@ -160,12 +160,12 @@ bool is_available(std::string_view name) {
   return std::ranges::any_of(available_kernels(), [&](const KernelTable* table) { return table->name == name; });
 }
 
-const Available& available() {
-  static const Available result = [] {
-    Available found;
+const AvailableGathered& available_gathered() {
+  static const AvailableGathered result = [] {
+    AvailableGathered found;
     if (is_available("avx512")) found.kernels[found.count++] = &kAvx512Gathered;
     if (is_available("avx2")) found.kernels[found.count++] = &kAvx2Gathered;
-    found.kernels[found.count++] = &kReference<float>;
+    found.kernels[found.count++] = &kReferenceGathered<float>;
     return found;
   }();
   return result;
@@ -175,22 +175,22 @@ const Available& available() {
 
 template <typename Real>
 const GatheredKernels<Real>& reference_gathered_kernels() {
-  return kReference<Real>;
+  return kReferenceGathered<Real>;
 }
 template const GatheredKernels<float>& reference_gathered_kernels();
 template const GatheredKernels<double>& reference_gathered_kernels();
 
 std::span<const GatheredKernels<float>* const> available_gathered_kernels() {
-  return {available().kernels.data(), available().count};
+  return {available_gathered().kernels.data(), available_gathered().count};
 }
 
 template <>
 const GatheredKernels<float>& gathered_kernels() {
-  return *available().kernels.front();
+  return *available_gathered().kernels.front();
 }
 template <>
 const GatheredKernels<double>& gathered_kernels() {
-  return kReference<double>;
+  return kReferenceGathered<double>;
 }
 
 }  // namespace tidepool::kernels

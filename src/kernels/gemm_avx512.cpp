@@ -1,6 +1,8 @@
 #include "kernels/gemm_kernels_internal.h"
 #include "kernels/vec_avx512.h"
 
+#include "kernels/square_avx2.h"
+
 #include "kernels/gemm_vector.h"
 
 namespace tidepool::kernels {

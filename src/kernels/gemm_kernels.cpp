@@ -14,14 +14,14 @@ bool is_runnable(std::string_view name) {
 }
 
 /// Filled once, at first use; immutable afterwards. (The style page's exception for the kernel table.)
-struct Available {
+struct AvailableGemms {
   std::array<const GemmKernel*, 5> kernels{};
   size_t count = 0;
 };
 
-const Available& available() {
-  static const Available result = [] {
-    Available found;
+const AvailableGemms& available_gemms() {
+  static const AvailableGemms result = [] {
+    AvailableGemms found;
     for (const GemmKernel* kernel : {&kAmxGemm, &kAvx512Bf16Gemm, &kAvx512Gemm, &kAvx2Gemm, &kReferenceGemm}) {
       if (is_runnable(kernel->name)) found.kernels[found.count++] = kernel;
     }
@@ -33,7 +33,7 @@ const Available& available() {
 }  // namespace
 
 std::span<const GemmKernel* const> available_gemm_kernels() {
-  return {available().kernels.data(), available().count};
+  return {available_gemms().kernels.data(), available_gemms().count};
 }
 
 const GemmKernel& select_gemm_kernel(GemmPrecision precision) {

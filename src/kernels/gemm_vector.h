@@ -1,6 +1,7 @@
 #pragma once
 
-// The product in binary32 for any Vec (vec_avx2.h, vec_avx512.h). Included by gemm_avx2.cpp and gemm_avx512.cpp only.
+// The product in binary32 for any Vec (vec_avx2.h, vec_avx512.h). Included by gemm_avx2.cpp and gemm_avx512.cpp only,
+// after square_avx2.h.
 //
 // A panel of the left operand is [depth, kPitch] values, of which kRows count; one of the right operand is
 // [depth, 2 * lanes]. A tile of kRows x 2 vectors of sums is open at a time, as many as the registers hold.
@@ -19,17 +20,48 @@ struct VectorGemm {
   static size_t left_bytes(size_t depth) noexcept { return (depth * kPitch * sizeof(float) + 63) / 64 * 64; }
   static size_t right_bytes(size_t depth) noexcept { return (depth * kCols * sizeof(float) + 63) / 64 * 64; }
 
+  /// Steps from `begin` on, one value after the other.
   template <size_t kWidth>
-  static void pack(const GemmPackArgs& args) noexcept {
+  static void pack_steps(const GemmPackArgs& args, size_t begin) noexcept {
     auto* out = reinterpret_cast<float*>(args.packed);
-    for (size_t step = 0; step < args.depth; ++step) {
+    for (size_t step = begin; step < args.depth; ++step) {
       for (size_t lane = 0; lane < kWidth; ++lane)
         out[step * kWidth + lane] =
             lane < args.lanes ? args.from[lane * args.lane_stride + step * args.step_stride] : 0.0F;
     }
   }
-  static void pack_left(const GemmPackArgs& args) noexcept { pack<kPitch>(args); }
-  static void pack_right(const GemmPackArgs& args) noexcept { pack<kCols>(args); }
+
+  /// Lanes that lie beside each other are copied, steps that do are turned in squares of four. A panel has kFull lanes,
+  /// or less at an edge.
+  template <size_t kWidth, size_t kFull>
+  static void pack(const GemmPackArgs& args) noexcept {
+    static_assert(kWidth % 4 == 0);
+    auto* out = reinterpret_cast<float*>(args.packed);
+    const size_t depth = args.depth / 4 * 4;
+    if (args.lanes == kFull && args.lane_stride == 1) {
+      for (size_t step = 0; step < args.depth; ++step) {
+        const float* from = args.from + step * args.step_stride;
+        for (size_t lane = 0; lane < kWidth; ++lane)
+          out[step * kWidth + lane] = lane < kFull ? from[lane] : 0.0F;
+      }
+    } else if (args.step_stride == 1) {
+      const size_t lanes = args.lanes / 4 * 4;
+      for (size_t lane = 0; lane < lanes; lane += 4) {
+        for (size_t step = 0; step < depth; step += 4)
+          turn_square(args.from + lane * args.lane_stride + step, args.lane_stride, out + step * kWidth + lane, kWidth);
+      }
+      for (size_t lane = lanes; lane < kWidth; ++lane) {
+        for (size_t step = 0; step < depth; ++step)
+          out[step * kWidth + lane] = lane < args.lanes ? args.from[lane * args.lane_stride + step] : 0.0F;
+      }
+      pack_steps<kWidth>(args, depth);
+    } else {
+      pack_steps<kWidth>(args, 0);
+    }
+  }
+
+  static void pack_left(const GemmPackArgs& args) noexcept { pack<kPitch, kPanelRows>(args); }
+  static void pack_right(const GemmPackArgs& args) noexcept { pack<kCols, kCols>(args); }
 
   template <size_t kRows>
   static void multiply_rows(const GemmTileArgs& args) noexcept {

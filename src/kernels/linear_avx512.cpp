@@ -3,7 +3,7 @@
 // After the Vec it is written in.
 #include "kernels/linear_vector.h"
 
-// The formats of weights for AVX-512 (F, BW, VL, DQ, VBMI): groups of 128 columns as eight vectors, lane l of each of
+// The formats of weights for AVX-512 (F, BW, VL, DQ): groups of 128 columns as eight vectors, lane l of each of
 // them in 32-column block l / 4.
 
 namespace tidepool::kernels {
@@ -85,33 +85,25 @@ struct Fp4 {
   }
 };
 
-/// The upper (`part` 1) or lower (0) byte of the bfloat16 of each E4M3 magnitude 64 * half + i. Exact: three bits of
-/// mantissa and the subnormals 2^-9 to 7 * 2^-9 fit.
-constexpr Bytes64 e4m3_bytes(unsigned half, unsigned part) {
+/// For each 16-byte quarter, the upper (`part` 1) or lower (0) byte of the bfloat16 of the E4M3 subnormals m * 2^-9.
+/// Exact, as are the normal values: three bits of mantissa fit.
+constexpr Bytes64 subnormal_bytes(unsigned part) {
   Bytes64 table{};
   for (unsigned i = 0; i < 64; ++i) {
-    const unsigned code = 64 * half + i;
-    unsigned exponent = code >> 3;
-    unsigned mantissa = code & 7U;
-    unsigned bits = ((exponent + 120) << 7) | (mantissa << 4);
-    if (exponent == 0) {
-      // mantissa * 2^-9: move the leading one to bit 3; each step halves the power. 121 is the exponent of 2^-6.
-      exponent = 121;
-      while (mantissa != 0 && mantissa < 8) {
-        mantissa <<= 1U;
-        --exponent;
-      }
-      bits = mantissa == 0 ? 0 : (exponent << 7) | ((mantissa & 7U) << 4);
+    // Move the leading one to bit 3; each step halves the power. 121 is the exponent of 2^-6.
+    unsigned mantissa = i % 8;
+    unsigned exponent = 121;
+    while (mantissa != 0 && mantissa < 8) {
+      mantissa <<= 1U;
+      --exponent;
     }
-    if (code == 0x7f) bits = 0x7fc0;
+    const unsigned bits = mantissa == 0 ? 0 : (exponent << 7) | ((mantissa & 7U) << 4);
     table.value[i] = static_cast<uint8_t>(part == 1 ? bits >> 8 : bits & 0xffU);
   }
   return table;
 }
-constexpr Bytes64 kE4m3Low0 = e4m3_bytes(0, 0);
-constexpr Bytes64 kE4m3Low1 = e4m3_bytes(1, 0);
-constexpr Bytes64 kE4m3High0 = e4m3_bytes(0, 1);
-constexpr Bytes64 kE4m3High1 = e4m3_bytes(1, 1);
+constexpr Bytes64 kSubnormalLow = subnormal_bytes(0);
+constexpr Bytes64 kSubnormalHigh = subnormal_bytes(1);
 
 TIDEPOOL_INLINE __m512i load_table(const Bytes64& table) {
   return _mm512_load_si512(table.value);
@@ -129,8 +121,9 @@ TIDEPOOL_INLINE __m512 bf16_vector(const Bf16Pairs& raw) {
                                  : _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
 }
 
-/// E4M3. A lookup of 128 magnitudes gives the two bytes of the bfloat16; interleaved they are words, and a bfloat16 is
-/// the upper half of the binary32. Before that the 16-byte quarters are dealt out so that quarter l belongs to block l.
+/// E4M3. Its exponent and mantissa, moved to those of a bfloat16, make two bytes; interleaved they are words, and a
+/// bfloat16 is the upper half of the binary32. Subnormals are looked up. Before that the 16-byte quarters are dealt out
+/// so that quarter l belongs to block l. Without VBMI, which processors of the first two generations lack.
 struct Fp8 {
   static constexpr bool kHasScales = true;
   static constexpr size_t kGroupBytes = 128;
@@ -148,12 +141,21 @@ struct Fp8 {
   }
   TIDEPOOL_INLINE static __m512 scales(const uint8_t* codes) { return expand_scales(codes); }
 
-  TIDEPOOL_INLINE static void look_up(__m512i codes, __m512i* pairs) {
-    const __m512i low = _mm512_permutex2var_epi8(load_table(kE4m3Low0), codes, load_table(kE4m3Low1));
-    const __m512i magnitude = _mm512_permutex2var_epi8(load_table(kE4m3High0), codes, load_table(kE4m3High1));
+  TIDEPOOL_INLINE static void decode(__m512i codes, __m512i* pairs) {
+    const __m512i magnitude = _mm512_and_si512(codes, _mm512_set1_epi8(0x7f));
+    // Of ((exponent + 120) << 7) | (mantissa << 4): words are shifted, and what crosses into a byte is masked off.
+    __m512i low = _mm512_and_si512(_mm512_slli_epi16(codes, 4), _mm512_set1_epi8(static_cast<char>(0xf0)));
+    __m512i high = _mm512_and_si512(_mm512_srli_epi16(magnitude, 4), _mm512_set1_epi8(0x0f));
+    high = _mm512_add_epi8(high, _mm512_set1_epi8(60));
+    const __mmask64 is_subnormal = _mm512_cmplt_epu8_mask(magnitude, _mm512_set1_epi8(8));
+    low = _mm512_mask_shuffle_epi8(low, is_subnormal, load_table(kSubnormalLow), magnitude);
+    high = _mm512_mask_shuffle_epi8(high, is_subnormal, load_table(kSubnormalHigh), magnitude);
+    const __mmask64 is_nan = _mm512_cmpeq_epi8_mask(magnitude, _mm512_set1_epi8(0x7f));
+    low = _mm512_mask_mov_epi8(low, is_nan, _mm512_set1_epi8(static_cast<char>(0xc0)));
+    high = _mm512_mask_mov_epi8(high, is_nan, _mm512_set1_epi8(0x7f));
     const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
-    // 0xf8: magnitude | (codes & sign).
-    const __m512i high = _mm512_ternarylogic_epi64(magnitude, codes, sign, 0xf8);
+    // 0xf8: high | (codes & sign).
+    high = _mm512_ternarylogic_epi64(high, codes, sign, 0xf8);
     pairs[0] = _mm512_unpacklo_epi8(low, high);
     pairs[1] = _mm512_unpackhi_epi8(low, high);
   }
@@ -165,8 +167,8 @@ struct Fp8 {
     const __m512i even_quarters = _mm512_set_epi64(13, 12, 9, 8, 5, 4, 1, 0);
     const __m512i odd_quarters = _mm512_set_epi64(15, 14, 11, 10, 7, 6, 3, 2);
     Raw raw;
-    look_up(_mm512_permutex2var_epi64(first, even_quarters, second), raw.pairs);
-    look_up(_mm512_permutex2var_epi64(first, odd_quarters, second), raw.pairs + 2);
+    decode(_mm512_permutex2var_epi64(first, even_quarters, second), raw.pairs);
+    decode(_mm512_permutex2var_epi64(first, odd_quarters, second), raw.pairs + 2);
     return raw;
   }
   template <size_t kVector>

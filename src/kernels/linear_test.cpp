@@ -7,8 +7,8 @@ namespace {
 using testing::OwnedMatrix;
 using testing::Random;
 
-constexpr MatrixFormat kFormats[] = {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32, MatrixFormat::kBf16,
-                                     MatrixFormat::kFloat32};
+constexpr MatrixFormat kMatrixFormats[] = {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32, MatrixFormat::kBf16,
+                                           MatrixFormat::kFloat32};
 
 class Linear : public testing::EveryTable {};
 INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(testing::linear_tables()), testing::table_name);
@@ -50,7 +50,7 @@ void expect_like_reference(const KernelTable& table, const OwnedMatrix& matrix, 
 
 TEST_P(Linear, AgreesWithTheReferenceOnRaggedShapes) {
   Random random(1);
-  for (const MatrixFormat format : kFormats) {
+  for (const MatrixFormat format : kMatrixFormats) {
     const bool is_fp4 = format == MatrixFormat::kFp4Block32;
     for (const size_t in : {32U, 64U, 96U, 128U, 160U, 224U, 256U, 544U}) {
       for (const size_t out : {1U, 2U, 3U, 4U, 5U, 31U, 33U, 40U}) {
@@ -69,7 +69,7 @@ TEST_P(Linear, AgreesWithTheReferenceOnRaggedShapes) {
 
 TEST_P(Linear, AgreesWithTheReferenceOnWidthsThatDoNotFitThePackingBufferAtOnce) {
   Random random(2);
-  for (const MatrixFormat format : kFormats) {
+  for (const MatrixFormat format : kMatrixFormats) {
     const OwnedMatrix matrix = testing::random_matrix(random, format, 5, 20512);
     for (const size_t rows : {1U, 7U, 17U})
       expect_like_reference(table(), matrix, testing::linear_inputs(table(), random, rows * 20512), rows);
@@ -78,7 +78,7 @@ TEST_P(Linear, AgreesWithTheReferenceOnWidthsThatDoNotFitThePackingBufferAtOnce)
 
 TEST_P(Linear, ARowDoesNotDependOnItsNeighboursNorAnOutputOnTheRange) {
   Random random(3);
-  for (const MatrixFormat format : kFormats) {
+  for (const MatrixFormat format : kMatrixFormats) {
     constexpr size_t kOut = 75;
     constexpr size_t kIn = size_t{32} * 11;
     constexpr size_t kRows = 21;

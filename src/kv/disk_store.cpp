@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/folder_lock.h"
 #include "base/log.h"
 #include "kv/store_family.h"
 #include "kv/store_load.h"
-#include "kv/store_lock.h"
 #include "kv/store_reader.h"
 #include "kv/store_writer.h"
 
@@ -63,7 +63,7 @@ class DiskStore final : public BlockStore {
   const DiskStoreOptions options_;
   FileSystem& files_;
   std::function<int64_t()> now_;
-  std::unique_ptr<store::FolderLock> lock_;  ///< null when read-only, as is writer_
+  std::unique_ptr<FolderLock> lock_;  ///< null when read-only, as is writer_
   FamilyLog blocks_;
   FamilyLog snapshots_;
   store::ReadPool read_pool_;
@@ -90,8 +90,8 @@ DiskStore::DiskStore(const DiskStoreOptions& options)
                   .evict_first = [this] { return superseded_snapshots(blocks_, snapshots_); }}),
       read_pool_(std::max<size_t>(options.read_threads, 1) - 1) {  // the caller reads, too
   if (!options.is_read_only) {
-    store::make_private_folder(options.folder);
-    lock_ = std::make_unique<store::FolderLock>(options.folder);
+    make_private_folder(options.folder);
+    lock_ = std::make_unique<FolderLock>(options.folder, store::kStorePurpose);
   }
   const store::LoadOutcome loaded = load_families(files_, options.folder, blocks_, snapshots_, now());
   if (options.is_read_only) return;

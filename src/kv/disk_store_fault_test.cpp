@@ -20,15 +20,15 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 /// Small segments, so that a few blocks make a folder with all kinds of files.
-constexpr uint64_t kCapacity = uint64_t{8} << 20;
+constexpr uint64_t kFewBlocksCapacity = uint64_t{8} << 20;
 constexpr int64_t kBlocks = 120;
 
 class DiskStoreFaultTest : public DiskStoreTest {
  protected:
   [[nodiscard]] DiskStoreOptions small_options() const {
     DiskStoreOptions result = options();
-    result.capacity_bytes = kCapacity;
-    result.snapshot_capacity_bytes = kCapacity;
+    result.capacity_bytes = kFewBlocksCapacity;
+    result.snapshot_capacity_bytes = kFewBlocksCapacity;
     return result;
   }
   /// A closed segment of blocks with its list, an open one, one of snapshots, a file of uses.

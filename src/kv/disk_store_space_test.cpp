@@ -12,14 +12,14 @@
 namespace tidepool::store {
 namespace {
 
-constexpr uint64_t kCapacity = uint64_t{8} << 20;
+constexpr uint64_t kSmallCapacity = uint64_t{8} << 20;
 
 class DiskStoreSpaceTest : public DiskStoreTest {
  protected:
   [[nodiscard]] DiskStoreOptions small_options() const {
     DiskStoreOptions result = options();
-    result.capacity_bytes = kCapacity;
-    result.snapshot_capacity_bytes = kCapacity;
+    result.capacity_bytes = kSmallCapacity;
+    result.snapshot_capacity_bytes = kSmallCapacity;
     return result;
   }
   [[nodiscard]] uint64_t bytes_of(const std::string& prefix) const {
@@ -38,9 +38,9 @@ TEST_F(DiskStoreSpaceTest, FilesNeverTakeMoreThanTheCapacityAndMostOfItIsUsed) {
     write_chain(*store, chain, 0, 100);
     wait_a_minute();
     if (chain % 3 == 0) store->touch(test_key(0, 99));
-    ASSERT_LE(bytes_of("blocks"), kCapacity);
+    ASSERT_LE(bytes_of("blocks"), kSmallCapacity);
   }
-  EXPECT_GE(static_cast<double>(store->stats().blocks) * (kBlockBytes + 700), 0.75 * kCapacity);
+  EXPECT_GE(static_cast<double>(store->stats().blocks) * (kBlockBytes + 700), 0.75 * kSmallCapacity);
   EXPECT_EQ(hits(*store, 59, 100), 100);
   EXPECT_EQ(hits(*store, 0, 100), 100) << "used again and again";
   EXPECT_EQ(hits(*store, 1, 100), 0);
@@ -85,7 +85,7 @@ TEST_F(DiskStoreSpaceTest, ReclaimedSegmentsSurviveARestart) {
   EXPECT_TRUE(verify_store(folder_.path() / "kv").damages.empty());
   const auto store = open_disk_store(small_options());
   EXPECT_EQ(hits(*store, 39, 100), 100);
-  EXPECT_LE(bytes_of("blocks"), kCapacity);
+  EXPECT_LE(bytes_of("blocks"), kSmallCapacity);
 }
 
 TEST_F(DiskStoreSpaceTest, ReadersGetTheirBlocksWhileSegmentsAreReclaimed) {
@@ -124,7 +124,7 @@ TEST_F(DiskStoreSpaceTest, TheNewestSnapshotOfASessionOutlivesOlderOnes) {
       ASSERT_TRUE(store->write_snapshot(test_snapshot(2, 5, 5 * 128 + 200, 200000)));
     }
     store->flush();
-    ASSERT_LE(bytes_of("snapshots"), kCapacity);
+    ASSERT_LE(bytes_of("snapshots"), kSmallCapacity);
   }
   EXPECT_TRUE(store->read_snapshot(test_snapshot(1, 49, 6400, 1).key));
   EXPECT_TRUE(store->read_snapshot(test_snapshot(2, 5, 5 * 128 + 200, 1).key));
@@ -134,7 +134,7 @@ TEST_F(DiskStoreSpaceTest, TheNewestSnapshotOfASessionOutlivesOlderOnes) {
 
 TEST_F(DiskStoreSpaceTest, ARecordThatCannotFitIsRefusedAndSaid) {
   const auto store = open_disk_store(small_options());
-  ASSERT_TRUE(store->write_snapshot(test_snapshot(1, 0, 1, kCapacity / 2)));
+  ASSERT_TRUE(store->write_snapshot(test_snapshot(1, 0, 1, kSmallCapacity / 2)));
   store->flush();
   EXPECT_EQ(store->stats().dropped_writes, 1U);
   EXPECT_NE(store->stats().last_error.find("--snapshot-disk"), std::string::npos);
@@ -148,12 +148,12 @@ TEST_F(DiskStoreSpaceTest, TrimAppliesLimitsNow) {
     write_chain(*store, 2, 0, 2000);
   }
   EXPECT_GT(trim_store(small_options()), 0U);
-  EXPECT_LE(bytes_of("blocks"), kCapacity);
+  EXPECT_LE(bytes_of("blocks"), kSmallCapacity);
   DiskStoreOptions short_lived = small_options();
   short_lived.ttl = std::chrono::seconds(10);
   *clock_.time += 100;
   EXPECT_GT(trim_store(short_lived), 0U);
-  EXPECT_LT(bytes_of("blocks"), kCapacity / 16);
+  EXPECT_LT(bytes_of("blocks"), kSmallCapacity / 16);
   const auto store = open_disk_store(options());
   EXPECT_THROW((void)trim_store(small_options()), Error);  // it has an owner
 }

@@ -13,10 +13,14 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "kv/store_index.h"
 #include "kv/store_segment.h"
 
 namespace tidepool::store {
+
+inline constexpr FolderPurpose kStorePurpose = {
+    "this KV store", "take another folder (--kv-dir), or read beside its owner without writing (--kv-read-only)"};
 
 struct FamilyOptions {
   FileSystem& files;

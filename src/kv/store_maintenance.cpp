@@ -7,8 +7,9 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/folder_lock.h"
+#include "kv/store_family.h"
 #include "kv/store_load.h"
-#include "kv/store_lock.h"
 #include "kv/store_segment.h"
 
 namespace tidepool {
@@ -136,7 +137,7 @@ StoreSummary summarize_store(const fs::path& folder) {
   const int64_t now = wall_seconds();
   static_cast<void>(store::load_families(real_file_system(), folder, blocks, snapshots, now));
   StoreSummary summary;
-  summary.owner = store::folder_owner(folder);
+  summary.owner = folder_owner(folder);
   summary.disk_bytes = bytes_of(store_files(folder));
   for (const FamilyLog* family : {&blocks, &snapshots}) {
     const store::FamilyStats stats = family->stats();
@@ -157,7 +158,7 @@ StoreSummary summarize_store(const fs::path& folder) {
 
 StoreVerification verify_store(const fs::path& folder) {
   require_folder(folder);
-  const bool is_owned = store::folder_owner(folder).has_value();
+  const bool is_owned = folder_owner(folder).has_value();
   StoreVerification result;
   for (const fs::path& path : store_files(folder)) {
     const auto parsed = store::parse_segment_name(path.filename().string());
@@ -185,7 +186,7 @@ StoreVerification verify_store(const fs::path& folder) {
 uint64_t trim_store(const DiskStoreOptions& options) {
   require_folder(options.folder);
   check_store_options(options);
-  const store::FolderLock lock(options.folder);
+  const FolderLock lock(options.folder, store::kStorePurpose);
   const uint64_t before = bytes_of(store_files(options.folder));
   FamilyLog blocks(family_options(options, Family::kBlocks));
   store::FamilyOptions snapshot_options = family_options(options, Family::kSnapshots);
@@ -203,7 +204,7 @@ uint64_t trim_store(const DiskStoreOptions& options) {
 
 uint64_t clear_store(const fs::path& folder) {
   require_folder(folder);
-  const store::FolderLock lock(folder);
+  const FolderLock lock(folder, store::kStorePurpose);
   const std::vector<fs::path> files = store_files(folder);
   const uint64_t bytes = bytes_of(files);
   for (const fs::path& file : files)

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv/store_bytes.h"
 
 namespace tidepool::store {
 namespace {
@@ -17,7 +18,7 @@ constexpr uint32_t kFlagBounded = 1;
 /// Compression must save this much of a payload to be worth its time at every read.
 constexpr size_t kSavingDivisor = 50;
 /// Of what has no rows: snapshots.
-constexpr int kZstdLevel = 1;
+constexpr int kSnapshotZstdLevel = 1;
 
 /// Offsets in a header; all numbers are little-endian.
 enum Offset : size_t {
@@ -37,17 +38,6 @@ enum Offset : size_t {
   kAtHeaderChecksum = 120,
   kAtChecksum = 128,
 };
-
-template <typename T>
-void put(std::byte* at, T value) {
-  std::memcpy(at, &value, sizeof value);
-}
-template <typename T>
-T get(const std::byte* at) {
-  T value{};
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
 
 /// Of everything but the checksum itself.
 Checksum record_checksum(std::span<const std::byte> bytes) {
@@ -87,7 +77,7 @@ struct Compressed {
 
 std::vector<std::byte> compress_plainly(std::span<const std::byte> payload) {
   std::vector<std::byte> bytes(ZSTD_compressBound(payload.size()));
-  const size_t size = ZSTD_compress(bytes.data(), bytes.size(), payload.data(), payload.size(), kZstdLevel);
+  const size_t size = ZSTD_compress(bytes.data(), bytes.size(), payload.data(), payload.size(), kSnapshotZstdLevel);
   bytes.resize(ZSTD_isError(size) == 0 ? size : payload.size());
   return bytes;
 }

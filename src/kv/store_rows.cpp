@@ -9,7 +9,7 @@ namespace tidepool::store {
 namespace {
 
 /// Codes have no repetitions to search for, only unequal frequencies: the fastest level finds all there is.
-constexpr int kZstdLevel = 1;
+constexpr int kRowsZstdLevel = 1;
 /// A table beyond this is damage.
 constexpr uint32_t kRunsMax = 4096;
 constexpr size_t kRunBytes = 8;
@@ -151,7 +151,7 @@ std::optional<std::vector<std::byte>> compress_rows(std::span<const std::byte> p
   }
   for (const std::vector<std::byte>& plane : planes.bytes) {
     std::vector<std::byte> packed(ZSTD_compressBound(plane.size()));
-    const size_t bytes = ZSTD_compress(packed.data(), packed.size(), plane.data(), plane.size(), kZstdLevel);
+    const size_t bytes = ZSTD_compress(packed.data(), packed.size(), plane.data(), plane.size(), kRowsZstdLevel);
     if (ZSTD_isError(bytes) != 0) return std::nullopt;
     const auto size = static_cast<uint32_t>(bytes);
     append(out, &size, sizeof size);

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kv/store_bytes.h"
 
 namespace tidepool::store {
 namespace {
@@ -30,17 +31,6 @@ constexpr size_t kFileChecksumAt = 48;
 /// Layout of the trailer: magic [8], version [4], count [4], place of the list [8], zeros, checksum [16] of the list
 /// and the first 48 bytes.
 constexpr size_t kTrailerChecksumAt = 48;
-
-template <typename T>
-void put(std::byte* at, const T& value) {
-  std::memcpy(at, &value, sizeof value);
-}
-template <typename T>
-T get(const std::byte* at) {
-  T value{};
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
 
 FileHeader make_file_header(Family family) {
   FileHeader header{};

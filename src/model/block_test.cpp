@@ -14,7 +14,7 @@ namespace tidepool {
 namespace {
 
 /// Keeps whole tensors by "name.layer".
-class Collector final : public Probe {
+class TensorCollector final : public Probe {
  public:
   bool wants(std::string_view) override { return false; }
   void record(std::string_view name, int64_t layer, int64_t, Span2d<const float> values) override {
@@ -34,7 +34,7 @@ std::map<std::string, std::vector<float>> run_blocks(const Model& model, const g
   ThreadPool pool(2);
   const Math math({pool, kernels::reference_kernels()}, model.options().numerics);
   Arena arena;
-  Collector collector;
+  TensorCollector collector;
   SequenceState state = model.new_sequence();
   const std::vector<InputToken> tokens = c.tokens("input_ids");
   state.append(tokens);
@@ -56,13 +56,13 @@ std::map<std::string, std::vector<float>> run_blocks(const Model& model, const g
   return std::move(collector.tensors);
 }
 
-struct Bounds {
+struct BlockBounds {
   double p90;
   double max;
 };
 
 void expect_within(const std::map<std::string, std::vector<float>>& actual, const golden::Case& c,
-                   const std::string& prefix, const std::string& name, size_t layers, size_t rows, Bounds bounds) {
+                   const std::string& prefix, const std::string& name, size_t layers, size_t rows, BlockBounds bounds) {
   for (size_t layer = 0; layer < layers; ++layer) {
     const std::string key = name + "." + std::to_string(layer);
     if (c.file().find(prefix + key) == nullptr) continue;

@@ -96,19 +96,19 @@ ModelOptions draft_options(Numerics numerics, DraftFault fault = DraftFault::kNo
 /// What the golden README states of these cases: the spread of the reference under noise, as row errors of the logits
 /// and as differences of confidence where no id changed. Binary32 against binary64 differs by 1e-7 until one value
 /// crosses a grid's threshold, which moves its row by up to 0.6 %.
-struct Bounds {
+struct DraftBounds {
   double median;
   double max;
   double confidence;
 };
-constexpr Bounds kOfficialBounds{0.0105, 0.025, 0.06};
-constexpr Bounds kHpBounds{0.002, 0.0075, 0.02};
+constexpr DraftBounds kOfficialBounds{0.0105, 0.025, 0.06};
+constexpr DraftBounds kHpBounds{0.002, 0.0075, 0.02};
 
 struct Errors {
   std::vector<double> logits;
   double confidence = 0;
 
-  [[nodiscard]] bool are_within(const Bounds& bounds) const {
+  [[nodiscard]] bool are_within(const DraftBounds& bounds) const {
     return golden::quantile(logits, 0.5) <= bounds.median && golden::quantile(logits, 1) <= bounds.max &&
            confidence <= bounds.confidence;
   }
@@ -195,14 +195,6 @@ INSTANTIATE_TEST_SUITE_P(All, DraftFaults,
                                          DraftFault::kNormalisedTwice, DraftFault::kBackboneNorm,
                                          DraftFault::kMarkovOfAnchor, DraftFault::kConfidenceBehindNorm));
 
-std::vector<InputToken> random_tokens(size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<InputToken> tokens(count);
-  for (InputToken& token : tokens)
-    token.id = static_cast<int32_t>(3 + random() % 490);
-  return tokens;
-}
-
 /// A model that drafts, with what it runs on.
 struct Drafter {
   explicit Drafter(const kernels::KernelTable& table = kernels::select_kernels("auto"))
@@ -232,7 +224,7 @@ TEST(Drafts, BlocksDoNotDependOnTheirNeighboursOrOnChunks) {
     std::vector<DraftRequest> requests;
     std::vector<float> alone;
     for (const size_t length : {size_t{1}, size_t{9}, size_t{40}}) {
-      const std::vector<InputToken> tokens = random_tokens(length, static_cast<uint32_t>(length));
+      const std::vector<InputToken> tokens = golden::random_tokens(length, static_cast<uint32_t>(length));
       SequenceState whole = drafter.model.new_sequence();
       drafter.read(whole, tokens);
       SequenceState chunked = drafter.model.new_sequence();
@@ -254,7 +246,7 @@ TEST(Drafts, BlocksDoNotDependOnTheirNeighboursOrOnChunks) {
 TEST(Drafts, DraftingLeavesTheSequenceAlone) {
   Drafter drafter;
   SequenceState state = drafter.model.new_sequence();
-  drafter.read(state, random_tokens(33, 1));
+  drafter.read(state, golden::random_tokens(33, 1));
   const SequenceState before = state.fork();
   const DraftRequest request{&state, 5};
   (void)drafter.draft({&request, 1});
@@ -264,12 +256,12 @@ TEST(Drafts, DraftingLeavesTheSequenceAlone) {
 
 TEST(Drafts, WindowsAreTakenBackWithTheSequence) {
   Drafter drafter;
-  const std::vector<InputToken> tokens = random_tokens(60, 2);
+  const std::vector<InputToken> tokens = golden::random_tokens(60, 2);
   for (const size_t taken_back : {size_t{1}, size_t{4}, size_t{13}}) {
     for (const size_t length : {size_t{20}, size_t{31}, size_t{40}}) {
       SequenceState state = drafter.model.new_sequence();
       drafter.read(state, std::span(tokens).first(length));
-      drafter.read(state, random_tokens(taken_back, 3));
+      drafter.read(state, golden::random_tokens(taken_back, 3));
       state.rollback(static_cast<int64_t>(length));
       SequenceState fresh = drafter.model.new_sequence();
       drafter.read(fresh, std::span(tokens).first(length));
@@ -282,7 +274,7 @@ TEST(Drafts, WindowsAreTakenBackWithTheSequence) {
 /// the rows that the decoder reads next.
 TEST(Drafts, ResumedSequencesDraftOnceTheyHaveReadOn) {
   Drafter drafter;
-  const std::vector<InputToken> tokens = random_tokens(300, 4);
+  const std::vector<InputToken> tokens = golden::random_tokens(300, 4);
   SequenceState cold = drafter.model.new_sequence();
   drafter.read(cold, tokens, 300 - 16);
   const std::vector<std::shared_ptr<const KvBlock>> blocks(cold.blocks().begin(), cold.blocks().begin() + 2);

@@ -10,18 +10,10 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-std::vector<InputToken> random_tokens(size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<InputToken> tokens(count);
-  for (InputToken& token : tokens)
-    token.id = static_cast<int32_t>(3 + random() % 490);
-  return tokens;
-}
-
 /// A model with what it runs on.
-struct Fixture {
-  explicit Fixture(size_t threads = 2, const std::string& name = "ckpt",
-                   const kernels::KernelTable& table = kernels::select_kernels("auto"))
+struct ForwardFixture {
+  explicit ForwardFixture(size_t threads = 2, const std::string& name = "ckpt",
+                          const kernels::KernelTable& table = kernels::select_kernels("auto"))
       : pool(threads), runtime{pool, table}, model(golden::load_model(name)) {}
 
   /// Runs tokens with the decoder on every position; returns all logits, row after row.
@@ -46,8 +38,8 @@ struct Fixture {
 class ChunkSize : public testing::TestWithParam<size_t> {};
 
 TEST_P(ChunkSize, DoesNotChangeABit) {
-  Fixture fixture;
-  const std::vector<InputToken> tokens = random_tokens(150, 1);
+  ForwardFixture fixture;
+  const std::vector<InputToken> tokens = golden::random_tokens(150, 1);
   SequenceState whole = fixture.model.new_sequence();
   const std::vector<float> expected = fixture.run(whole, tokens);
   SequenceState chunked = fixture.model.new_sequence();
@@ -64,13 +56,13 @@ TEST_P(ChunkSize, DoesNotChangeABit) {
 INSTANTIATE_TEST_SUITE_P(Sizes, ChunkSize, testing::Values(1, 2, 3, 5, 16, 17, 64, 149));
 
 TEST(Forward, EveryKernelTableGivesTheSameBitsForAnyChunkAndThreadCount) {
-  const std::vector<InputToken> tokens = random_tokens(70, 2);
+  const std::vector<InputToken> tokens = golden::random_tokens(70, 2);
   for (const kernels::KernelTable* table : kernels::available_kernels()) {
-    Fixture one(1, "ckpt", *table);
+    ForwardFixture one(1, "ckpt", *table);
     SequenceState whole = one.model.new_sequence();
     const std::vector<float> expected = one.run(whole, tokens);
     for (const size_t threads : {size_t{2}, size_t{3}}) {
-      Fixture many(threads, "ckpt", *table);
+      ForwardFixture many(threads, "ckpt", *table);
       SequenceState state = many.model.new_sequence();
       std::vector<float> actual = many.run(state, std::span(tokens).first(33));
       for (size_t i = 33; i < tokens.size(); ++i) {
@@ -83,12 +75,12 @@ TEST(Forward, EveryKernelTableGivesTheSameBitsForAnyChunkAndThreadCount) {
 }
 
 TEST(Forward, InterleavedSequencesDoNotTouchEachOther) {
-  Fixture fixture;
+  ForwardFixture fixture;
   const std::vector<size_t> lengths{40, 7, 23};
   std::vector<std::vector<InputToken>> tokens;
   std::vector<std::vector<float>> expected;
   for (size_t s = 0; s < lengths.size(); ++s) {
-    tokens.push_back(random_tokens(lengths[s], static_cast<uint32_t>(10 + s)));
+    tokens.push_back(golden::random_tokens(lengths[s], static_cast<uint32_t>(10 + s)));
     SequenceState alone = fixture.model.new_sequence();
     expected.push_back(fixture.run(alone, tokens[s]));
   }
@@ -124,10 +116,10 @@ TEST(Forward, InterleavedSequencesDoNotTouchEachOther) {
 }
 
 TEST(Forward, ForkGoesOnLikeAFreshRunAndLeavesTheOriginalAlone) {
-  Fixture fixture;
-  const std::vector<InputToken> prefix = random_tokens(133, 3);
-  const std::vector<InputToken> left = random_tokens(20, 4);
-  const std::vector<InputToken> right = random_tokens(20, 5);
+  ForwardFixture fixture;
+  const std::vector<InputToken> prefix = golden::random_tokens(133, 3);
+  const std::vector<InputToken> left = golden::random_tokens(20, 4);
+  const std::vector<InputToken> right = golden::random_tokens(20, 5);
   SequenceState original = fixture.model.new_sequence();
   (void)fixture.run(original, prefix);
   SequenceState copy = original.fork();
@@ -144,14 +136,14 @@ TEST(Forward, ForkGoesOnLikeAFreshRunAndLeavesTheOriginalAlone) {
 }
 
 TEST(Forward, AnyAcceptedAndRejectedPatternEqualsAFreshRun) {
-  Fixture fixture;
+  ForwardFixture fixture;
   std::mt19937 random(6);
   SequenceState state = fixture.model.new_sequence();
-  std::vector<InputToken> kept = random_tokens(13, 7);
+  std::vector<InputToken> kept = golden::random_tokens(13, 7);
   (void)fixture.run(state, kept);
   // Blocks of 1 to 6 speculative tokens, of which a random number stays: crosses ring wraps (16), odd and even groups.
   for (int step = 0; step < 40; ++step) {
-    const std::vector<InputToken> draft = random_tokens(1 + random() % 6, 100 + static_cast<uint32_t>(step));
+    const std::vector<InputToken> draft = golden::random_tokens(1 + random() % 6, 100 + static_cast<uint32_t>(step));
     (void)fixture.run(state, draft);
     const size_t accepted = random() % (draft.size() + 1);
     kept.insert(kept.end(), draft.begin(), draft.begin() + static_cast<int64_t>(accepted));
@@ -161,15 +153,15 @@ TEST(Forward, AnyAcceptedAndRejectedPatternEqualsAFreshRun) {
     (void)fixture.run(fresh, kept);
     ASSERT_TRUE(same_state(state, fresh)) << "after step " << step;
   }
-  const std::vector<InputToken> next = random_tokens(3, 8);
+  const std::vector<InputToken> next = golden::random_tokens(3, 8);
   SequenceState fresh = fixture.model.new_sequence();
   (void)fixture.run(fresh, kept);
   EXPECT_EQ(fixture.run(state, next), fixture.run(fresh, next));
 }
 
 TEST(Forward, EncoderOnlyRowsLeaveTheSameGlobalKv) {
-  Fixture fixture;
-  const std::vector<InputToken> tokens = random_tokens(60, 9);
+  ForwardFixture fixture;
+  const std::vector<InputToken> tokens = golden::random_tokens(60, 9);
   SequenceState full = fixture.model.new_sequence();
   (void)fixture.run(full, tokens);
   SequenceState skipping = fixture.model.new_sequence();
@@ -188,8 +180,8 @@ TEST(Forward, EncoderOnlyRowsLeaveTheSameGlobalKv) {
 constexpr int64_t kExactRows = 16 + 2 * 15;
 
 TEST(Forward, ExactReplayEqualsTheFullRunAndOneRowLessDoesNot) {
-  Fixture fixture;
-  const std::vector<InputToken> tokens = random_tokens(200, 10);
+  ForwardFixture fixture;
+  const std::vector<InputToken> tokens = golden::random_tokens(200, 10);
   const size_t vocab = static_cast<size_t>(fixture.model.config().vocab_size);
   const auto last_row = [&](int64_t decoder_rows) {
     SequenceState state = fixture.model.new_sequence();
@@ -203,8 +195,8 @@ TEST(Forward, ExactReplayEqualsTheFullRunAndOneRowLessDoesNot) {
 }
 
 TEST(Forward, PromptOfOneWindowIsExactWithBoundedReplay) {
-  Fixture fixture;
-  const std::vector<InputToken> tokens = random_tokens(16, 11);
+  ForwardFixture fixture;
+  const std::vector<InputToken> tokens = golden::random_tokens(16, 11);
   SequenceState full = fixture.model.new_sequence();
   SequenceState bounded = fixture.model.new_sequence();
   EXPECT_EQ(fixture.run_from(bounded, tokens, 0), fixture.run(full, tokens));
@@ -213,8 +205,9 @@ TEST(Forward, PromptOfOneWindowIsExactWithBoundedReplay) {
 
 /// Resumes behind the first `blocks` blocks of `source`, replaying the `replayed` positions before them, and reads the
 /// rest of `tokens`; the decoder sees the last window only. Returns the last position's logits.
-std::vector<float> resume_and_run(Fixture& fixture, const SequenceState& source, std::span<const InputToken> tokens,
-                                  size_t blocks, int64_t replayed, SequenceState* resumed = nullptr) {
+std::vector<float> resume_and_run(ForwardFixture& fixture, const SequenceState& source,
+                                  std::span<const InputToken> tokens, size_t blocks, int64_t replayed,
+                                  SequenceState* resumed = nullptr) {
   const int64_t from = static_cast<int64_t>(blocks) * kBlockTokens - replayed;
   const std::vector<std::shared_ptr<const KvBlock>> known(source.blocks().begin(),
                                                           source.blocks().begin() + static_cast<int64_t>(blocks));
@@ -231,8 +224,8 @@ std::vector<float> resume_and_run(Fixture& fixture, const SequenceState& source,
 constexpr int64_t kExactEncoderRows = 16 + 4 * 15;
 
 TEST(Resume, ExactEncoderReplayEqualsNeverHavingStopped) {
-  Fixture fixture;
-  const std::vector<InputToken> tokens = random_tokens(300, 20);
+  ForwardFixture fixture;
+  const std::vector<InputToken> tokens = golden::random_tokens(300, 20);
   SequenceState cold = fixture.model.new_sequence();
   const std::vector<float> all = fixture.run_from(cold, tokens, 300 - 16);
   const std::vector<float> expected(all.end() - 512, all.end());
@@ -243,8 +236,8 @@ TEST(Resume, ExactEncoderReplayEqualsNeverHavingStopped) {
 }
 
 TEST(Resume, ReplayedPositionsNeverRewriteGlobalKv) {
-  Fixture fixture;
-  const std::vector<InputToken> tokens = random_tokens(280, 21);
+  ForwardFixture fixture;
+  const std::vector<InputToken> tokens = golden::random_tokens(280, 21);
   SequenceState cold = fixture.model.new_sequence();
   (void)fixture.run_from(cold, tokens, 280 - 16);
   SequenceState resumed = fixture.model.new_sequence();
@@ -256,8 +249,8 @@ TEST(Resume, ReplayedPositionsNeverRewriteGlobalKv) {
 }
 
 TEST(Forward, ImageRowsUseTheirOwnRoutingBiasAndNoEngram) {
-  Fixture fixture;
-  std::vector<InputToken> tokens = random_tokens(12, 12);
+  ForwardFixture fixture;
+  std::vector<InputToken> tokens = golden::random_tokens(12, 12);
   SequenceState text = fixture.model.new_sequence();
   const std::vector<float> text_logits = fixture.run(text, tokens);
   tokens[11].is_image = true;
@@ -273,18 +266,18 @@ TEST(Forward, ImageRowsUseTheirOwnRoutingBiasAndNoEngram) {
 }
 
 TEST(Forward, TextOnlyCheckpointRunsWithoutTheOptionalParts) {
-  Fixture fixture(2, "ckpt_textonly");
+  ForwardFixture fixture(2, "ckpt_textonly");
   EXPECT_EQ(fixture.model.engram_hash(), nullptr);
   SequenceState state = fixture.model.new_sequence();
-  const std::vector<float> logits = fixture.run(state, random_tokens(30, 13));
+  const std::vector<float> logits = fixture.run(state, golden::random_tokens(30, 13));
   for (const float value : logits)
     ASSERT_TRUE(std::isfinite(value));
 }
 
 TEST(Forward, DecodeStepsReuseTheirScratch) {
-  Fixture fixture;
+  ForwardFixture fixture;
   SequenceState state = fixture.model.new_sequence();
-  const std::vector<InputToken> tokens = random_tokens(120, 14);
+  const std::vector<InputToken> tokens = golden::random_tokens(120, 14);
   (void)fixture.run(state, std::span(tokens).first(80));
   (void)fixture.run(state, std::span(tokens).subspan(80, 1));
   const size_t reserved = fixture.arena.bytes_reserved();

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,15 @@ class Case {
 inline std::vector<int32_t> token_map() {
   const std::vector<int64_t> wide = Case("engram_this_config").ints("token_map");
   return {wide.begin(), wide.end()};
+}
+
+/// Tokens of text, none of which controls anything.
+inline std::vector<InputToken> random_tokens(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<InputToken> tokens(count);
+  for (InputToken& token : tokens)
+    token.id = static_cast<int32_t>(3 + random() % 490);
+  return tokens;
 }
 
 /// The tiny checkpoint ("ckpt" or "ckpt_textonly") as a model.

@@ -35,20 +35,12 @@ TEST(Math, KernelsThatCutTheirInputsAreRefusedUnderHp) {
   }
 }
 
-std::vector<InputToken> random_tokens(size_t count) {
-  std::mt19937 random(7);
-  std::vector<InputToken> tokens(count);
-  for (InputToken& token : tokens)
-    token.id = static_cast<int32_t>(3 + random() % 490);
-  return tokens;
-}
-
 /// Logits of every position, `chunk` tokens at a time.
 std::vector<float> logits(const Model& model, const kernels::KernelTable& table, size_t count, size_t chunk) {
   ThreadPool pool(2);
   Arena arena;
   SequenceState state = model.new_sequence();
-  const std::vector<InputToken> tokens = random_tokens(count);
+  const std::vector<InputToken> tokens = golden::random_tokens(count, 7);
   std::vector<float> result;
   for (size_t begin = 0; begin < count; begin += chunk) {
     const size_t rows = std::min(chunk, count - begin);

@@ -1,12 +1,12 @@
 #include "model/vision.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "model/patch_reader.h"
 #include "model/vision_internal.h"
 
 namespace tidepool {
@@ -32,28 +32,6 @@ void add_rows(const Math& math, Span2d<const float> y, Span2d<float> x) {
 }
 
 namespace {
-
-/// A sample's value in front of the tower: (x / 255 - 0.5) / 0.5 in binary32, on bfloat16 in either numerics, as the
-/// patches are the model's input.
-std::array<float, 256> sample_values() {
-  std::array<float, 256> values{};
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = to_float(to_bf16((static_cast<float>(i) / 255.0F - 0.5F) / 0.5F));
-  return values;
-}
-
-/// Patch `row`, `column` of a canvas: channel by channel, each row by row.
-void read_patch(const RgbImage& canvas, size_t patch, size_t row, size_t column, const std::array<float, 256>& values,
-                std::span<float> out) {
-  size_t i = 0;
-  for (size_t channel = 0; channel < RgbImage::kChannels; ++channel) {
-    for (size_t y = 0; y < patch; ++y) {
-      const std::span<const uint8_t> pixels = canvas.row(row * patch + y);
-      for (size_t x = 0; x < patch; ++x)
-        out[i++] = values[pixels[(column * patch + x) * RgbImage::kChannels + channel]];
-    }
-  }
-}
 
 float gelu(float x) {
   return 0.5F * x * (1.0F + std::erf(x * (1.0F / std::numbers::sqrt2_v<float>)));
@@ -112,17 +90,13 @@ class Tower {
 
   Span2d<float> embed_patches(std::span<const PreparedImage* const> images, std::span<const PictureRows> pictures) {
     const size_t rows = pictures.back().begin + pictures.back().count();
-    const auto patch = static_cast<size_t>(config_.patch_size);
-    const std::array<float, 256> values = sample_values();
+    const PatchReader reader(static_cast<size_t>(config_.patch_size));
     const Span2d<float> x = arena_.matrix(rows, shape_.width);
     for (size_t i = 0; i < images.size(); ++i) {
       const Arena::Scope scope(arena_);
       const PictureRows& picture = pictures[i];
       const Span2d<float> patches = arena_.matrix(picture.count(), weights_.patch_embed.weight.in);
-      math_.for_rows(picture.count(), [&](size_t p, size_t) {
-        read_patch(images[i]->canvas, patch, p / picture.patch_columns, p % picture.patch_columns, values,
-                   patches.row(p));
-      });
+      math_.for_rows(picture.count(), [&](size_t p, size_t) { reader.read(*images[i], p, patches.row(p)); });
       record("patches", -1, patches);
       biased_linear(math_, weights_.patch_embed, patches, x.row_range(picture.begin, picture.count()));
     }

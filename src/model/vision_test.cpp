@@ -13,7 +13,7 @@ namespace tidepool {
 namespace {
 
 /// Keeps what is recorded, by "name.layer".
-class Collector final : public Probe {
+class VisionCollector final : public Probe {
  public:
   bool wants(std::string_view) override { return false; }
   void record(std::string_view name, int64_t layer, int64_t, Span2d<const float> values) override {
@@ -36,8 +36,8 @@ RgbImage read_rgb(const golden::Case& c, const std::string& name) {
   return image;
 }
 
-struct Fixture {
-  explicit Fixture(const ModelOptions& options = {})
+struct VisionFixture {
+  explicit VisionFixture(const ModelOptions& options = {})
       : runtime{pool, kernels::select_kernels("auto", linear_inputs(options.numerics))},
         model(golden::load_model("ckpt", options)) {}
 
@@ -72,7 +72,7 @@ TEST(GoldenVision, PlansOfBothConfigsAreExact) {
 }
 
 TEST(GoldenVision, CanvasIsExact) {
-  const Fixture fixture;
+  const VisionFixture fixture;
   EXPECT_TRUE(fixture.prepare(1).canvas == read_rgb(fixture.golden_case, "img1.padded_rgb"));
   // The first picture fits as it is.
   EXPECT_TRUE(fixture.prepare(0).canvas == read_rgb(fixture.golden_case, "img0.rgb"));
@@ -84,9 +84,9 @@ constexpr double kTowerRowError = 0.015;
 class Tower : public testing::TestWithParam<Numerics> {};
 
 TEST_P(Tower, EveryStageOfBothPicturesIsWithinTheStatedNoise) {
-  const Fixture fixture({.numerics = GetParam(), .kv_formats = {}, .faults = {}});
+  const VisionFixture fixture({.numerics = GetParam(), .kv_formats = {}, .faults = {}});
   for (int index = 0; index < 2; ++index) {
-    Collector collector;
+    VisionCollector collector;
     const PreparedImage image = fixture.prepare(index);
     const PreparedImage* pointer = &image;
     (void)encode_images(fixture.model, fixture.runtime, {&pointer, 1}, &collector);
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(GoldenVision, Tower, testing::Values(kOfficialNumerics,
                          [](const auto& test) { return test.param.round_to_bf16 ? "official" : "hp"; });
 
 TEST(Vision, PicturesOfABatchDoNotTouchEachOther) {
-  const Fixture fixture;
+  const VisionFixture fixture;
   const PreparedImage first = fixture.prepare(0);
   const PreparedImage second = fixture.prepare(1);
   const std::vector<const PreparedImage*> both = {&first, &second, &first};
@@ -123,7 +123,7 @@ TEST(Vision, PicturesOfABatchDoNotTouchEachOther) {
 }
 
 TEST(Vision, AnyNumberOfThreadsGivesTheSameBits) {
-  const Fixture fixture;
+  const VisionFixture fixture;
   const PreparedImage image = fixture.prepare(1);
   const PreparedImage* pointer = &image;
   const std::vector<VisionFeatures> expected = encode_images(fixture.model, fixture.runtime, {&pointer, 1});
@@ -136,7 +136,7 @@ TEST(Vision, AnyNumberOfThreadsGivesTheSameBits) {
 }
 
 TEST(Vision, ABatchAboveTheLargestPictureIsCutAndGivesTheSame) {
-  const Fixture fixture;
+  const VisionFixture fixture;
   // The budget of 40 tokens allows 333 patches; ten pictures of 42 are cut into two batches.
   const PreparedImage image = fixture.prepare(1);
   const std::vector<const PreparedImage*> many(10, &image);
@@ -147,7 +147,7 @@ TEST(Vision, ABatchAboveTheLargestPictureIsCutAndGivesTheSame) {
 }
 
 TEST(Vision, TheSpanHasItsDelimitersInPlace) {
-  const Fixture fixture;
+  const VisionFixture fixture;
   const PreparedImage image = fixture.prepare(0);
   const PreparedImage* pointer = &image;
   const std::vector<VisionFeatures> all = encode_images(fixture.model, fixture.runtime, {&pointer, 1});
@@ -175,7 +175,7 @@ struct Prompt {
   }
 };
 
-Prompt make_prompt(const Fixture& fixture) {
+Prompt make_prompt(const VisionFixture& fixture) {
   const golden::Case& c = fixture.golden_case;
   Prompt prompt;
   prompt.tokens = c.tokens("input_ids");
@@ -195,7 +195,7 @@ Prompt make_prompt(const Fixture& fixture) {
 }
 
 /// Logits of every position of the golden case: its prompt in chunks, then its given tokens one at a time.
-std::vector<float> run_case(const Fixture& fixture, const Prompt& prompt, size_t chunk, Probe* probe = nullptr) {
+std::vector<float> run_case(const VisionFixture& fixture, const Prompt& prompt, size_t chunk, Probe* probe = nullptr) {
   Arena arena;
   SequenceState state = fixture.model.new_sequence();
   std::vector<float> all;
@@ -213,12 +213,13 @@ std::vector<float> run_case(const Fixture& fixture, const Prompt& prompt, size_t
   return all;
 }
 
-std::vector<double> logit_errors(const Fixture& fixture, const std::vector<float>& logits, const std::string& name) {
+std::vector<double> logit_errors(const VisionFixture& fixture, const std::vector<float>& logits,
+                                 const std::string& name) {
   return golden::row_errors(logits, fixture.golden_case.floats(name), 39);
 }
 
 TEST(GoldenVision, OfficialLogitsAreWithinTheStatedNoise) {
-  const Fixture fixture;
+  const VisionFixture fixture;
   const std::vector<float> logits = run_case(fixture, make_prompt(fixture), 33);
   const std::vector<double> errors = logit_errors(fixture, logits, "logits");
   EXPECT_LE(golden::quantile(errors, 0.5), 0.025);
@@ -229,7 +230,7 @@ TEST(GoldenVision, OfficialLogitsAreWithinTheStatedNoise) {
 }
 
 TEST(GoldenVision, HpLogitsAreWithinTheStatedNoise) {
-  const Fixture fixture({.numerics = kHpNumerics, .kv_formats = {}, .faults = {}});
+  const VisionFixture fixture({.numerics = kHpNumerics, .kv_formats = {}, .faults = {}});
   const std::vector<double> errors = logit_errors(fixture, run_case(fixture, make_prompt(fixture), 33), "logits_hp");
   EXPECT_LE(golden::quantile(errors, 0.5), 0.01);
   EXPECT_LE(golden::quantile(errors, 0.9), 0.025);
@@ -237,9 +238,9 @@ TEST(GoldenVision, HpLogitsAreWithinTheStatedNoise) {
 }
 
 TEST(GoldenVision, EmbeddingsHashesGatesAndRoutesAreTheReferences) {
-  const Fixture fixture;
+  const VisionFixture fixture;
   const golden::Case& c = fixture.golden_case;
-  Collector collector;
+  VisionCollector collector;
   const Prompt prompt = make_prompt(fixture);
   (void)run_case(fixture, prompt, 33, &collector);
   const size_t hidden = fixture.model.pass_shape().hidden;
@@ -292,7 +293,7 @@ class ImageMistake : public testing::TestWithParam<FaultCase> {};
 TEST_P(ImageMistake, ShowsInTheLogits) {
   ModelOptions options;
   options.faults.image = GetParam().fault;
-  const Fixture fixture(options);
+  const VisionFixture fixture(options);
   const Prompt prompt = make_prompt(fixture);
   const std::vector<double> errors = logit_errors(fixture, run_case(fixture, prompt, 33), "logits");
   std::vector<double> touched;
@@ -314,7 +315,7 @@ INSTANTIATE_TEST_SUITE_P(GoldenVision, ImageMistake,
 class ImageChunk : public testing::TestWithParam<size_t> {};
 
 TEST_P(ImageChunk, AcrossASpanChangesNoBit) {
-  const Fixture fixture;
+  const VisionFixture fixture;
   const Prompt prompt = make_prompt(fixture);
   EXPECT_EQ(run_case(fixture, prompt, GetParam()), run_case(fixture, prompt, 33));
 }

@@ -29,7 +29,8 @@ class FakeService final : public Service {
   std::optional<BlockStore::Stats> store;
   ChoiceUsage usage;
   std::atomic<uint64_t> progress{0};
-  /// Called with each request that is taken, on the thread that submits it.
+  /// Called with each request that is taken, on the thread that submits it. To be set before the first request: a call
+  /// may go on behind the answer that it gives.
   std::function<void(size_t request)> at_submit;
 
   [[nodiscard]] PreparedRequest prepare(ServiceRequest request) const override {

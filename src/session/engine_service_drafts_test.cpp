@@ -125,7 +125,7 @@ TEST_F(DraftedServiceTest, GreedyAnswersAreThoseWithoutDrafts) {
 /// schema. The border falls on different places of a block, and what is written is what is written without drafts.
 TEST_F(DraftedServiceTest, DraftsCrossTheBorderFromReasoningIntoAGrammar) {
   std::vector<ServiceRequest> requests;
-  for (const double bias : {2.0, 2.5, 3.0, 3.5, 4.0, 100.0}) {
+  for (const double bias : {1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0, 100.0}) {
     for (const std::string text : {"x", "hello", "the quick"})
       requests.push_back(with_reasoning_and_schema(text, bias));
   }

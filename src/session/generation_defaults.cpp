@@ -12,7 +12,7 @@ namespace tidepool {
 namespace {
 
 /// The released file has under 200 bytes.
-constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;
+constexpr uint64_t kDefaultsBytesMax = uint64_t{1} << 20;
 
 /// Reads the keys of one file.
 class Reader {
@@ -77,7 +77,7 @@ SamplingParams GenerationDefaults::sampling() const {
 
 GenerationDefaults load_generation_defaults(const std::filesystem::path& file) {
   if (!std::filesystem::exists(file)) return {};
-  return parse_generation_defaults(read_file(file, kFileBytesMax), file.string());
+  return parse_generation_defaults(read_file(file, kDefaultsBytesMax), file.string());
 }
 
 GenerationDefaults parse_generation_defaults(std::string_view json, const std::string& origin) {

@@ -26,10 +26,6 @@ using Clock = std::chrono::steady_clock;
 /// As the hosted service has it.
 constexpr size_t kUrlBytesMax = 8192;
 
-[[noreturn]] void refuse(std::string_view path, std::string_view what) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, what));
-}
-
 std::string lower(std::string_view text) {
   std::string result(text);
   for (char& c : result)
@@ -212,11 +208,13 @@ long perform(const Easy& easy, const Url& url, const std::string& host, Transfer
                             printable(host), transfer.bytes_max));
   }
   if (code != CURLE_OK && transfer.is_private) {  // else another of its addresses was public
-    refuse(path, fmt::format("{} has an address that is not public, which --allowed-media-domains must name itself",
-                             printable(host)));
+    refuse_argument(path,
+                    fmt::format("{} has an address that is not public, which --allowed-media-domains must name itself",
+                                printable(host)));
   }
   if (code != CURLE_OK)
-    refuse(path, fmt::format("{} could not be asked for the picture: {}", printable(host), curl_easy_strerror(code)));
+    refuse_argument(
+        path, fmt::format("{} could not be asked for the picture: {}", printable(host), curl_easy_strerror(code)));
   long status = 0;
   curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
   return status;
@@ -224,17 +222,18 @@ long perform(const Easy& easy, const Url& url, const std::string& host, Transfer
 
 /// A link that may be followed.
 Url check_link(const std::string& link, const std::vector<std::string>& hosts, std::string_view path) {
-  if (link.size() > kUrlBytesMax) refuse(path, fmt::format("a link may have {} characters", kUrlBytesMax));
+  if (link.size() > kUrlBytesMax) refuse_argument(path, fmt::format("a link may have {} characters", kUrlBytesMax));
   Url url(curl_url());
   if (!is_link(link) || curl_url_set(url.get(), CURLUPART_URL, link.c_str(), 0) != CURLUE_OK)
-    refuse(path, "the link is no http or https URL");
+    refuse_argument(path, "the link is no http or https URL");
   if (!part_of(url, CURLUPART_USER).empty() || !part_of(url, CURLUPART_PASSWORD).empty())
-    refuse(path, "a link must not have a user or password in it");
+    refuse_argument(path, "a link must not have a user or password in it");
   const std::string host = part_of(url, CURLUPART_HOST);
   if (is_named(hosts, plain_host(host))) return url;
-  refuse(path, fmt::format("links to {} are not followed, only to the hosts of --allowed-media-domains; send the "
-                           "picture itself as data:image/...;base64,...",
-                           printable(host)));
+  refuse_argument(path,
+                  fmt::format("links to {} are not followed, only to the hosts of --allowed-media-domains; send the "
+                              "picture itself as data:image/...;base64,...",
+                              printable(host)));
 }
 
 /// Sets up what is the same for each request of a transfer, which must outlive it.
@@ -308,10 +307,10 @@ std::string ImageFetcher::fetch(const std::string& url, std::string_view path, u
     if (status == 200) return std::move(transfer.body);
     const char* next = nullptr;
     curl_easy_getinfo(easy.get(), CURLINFO_REDIRECT_URL, &next);
-    if (next == nullptr) refuse(path, fmt::format("{} answers with status {}", printable(host), status));
+    if (next == nullptr) refuse_argument(path, fmt::format("{} answers with status {}", printable(host), status));
     link = next;
   }
-  refuse(path, "the link leads from one place to another too often");
+  refuse_argument(path, "the link leads from one place to another too often");
 }
 
 }  // namespace tidepool

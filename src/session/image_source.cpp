@@ -25,10 +25,6 @@ constexpr std::array<uint8_t, 256> make_digits() {
 }
 constexpr std::array<uint8_t, 256> kDigits = make_digits();
 
-[[noreturn]] void refuse(std::string_view path, std::string_view what) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, what));
-}
-
 bool begins_with_ignoring_case(std::string_view text, std::string_view prefix) {
   return text.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), text.begin(), [](char a, char b) {
            return a == std::tolower(static_cast<unsigned char>(b));
@@ -41,21 +37,21 @@ std::string_view data_url_payload(std::string_view url, std::string_view path) {
   // Long enough for any media type with parameters; the payload itself is not searched.
   constexpr size_t kHeaderMax = 256;
   if (!begins_with_ignoring_case(url, kScheme)) {
-    refuse(path, "must be a data URL, data:image/...;base64,...; files of the server are never read");
+    refuse_argument(path, "must be a data URL, data:image/...;base64,...; files of the server are never read");
   }
   const size_t comma = url.substr(0, kHeaderMax).find(',');
-  if (comma == std::string_view::npos) refuse(path, "this data URL has no comma in front of its data");
+  if (comma == std::string_view::npos) refuse_argument(path, "this data URL has no comma in front of its data");
   constexpr std::string_view kEncoding = ";base64";
   const std::string_view header = url.substr(0, comma);
   if (header.size() < kEncoding.size() ||
       !begins_with_ignoring_case(header.substr(header.size() - kEncoding.size()), kEncoding))
-    refuse(path, "this data URL is not in base64; send data:image/...;base64,...");
+    refuse_argument(path, "this data URL is not in base64; send data:image/...;base64,...");
   return url.substr(comma + 1);
 }
 
 const std::string& string_member(const Json& object, std::string_view key, std::string_view path) {
   const Json* value = object.find(key);
-  if (value == nullptr || !value->is_string()) refuse(path, fmt::format("needs \"{}\", a string", key));
+  if (value == nullptr || !value->is_string()) refuse_argument(path, fmt::format("needs \"{}\", a string", key));
   return value->as_string();
 }
 
@@ -63,8 +59,9 @@ const std::string& string_member(const Json& object, std::string_view key, std::
 
 std::string decode_base64(std::string_view text, std::string_view path, uint64_t bytes_max) {
   if (text.size() % 4 != 0) {
-    refuse(path, fmt::format("base64 comes in groups of 4 characters, and here are {}; pad the last one with =",
-                             text.size()));
+    refuse_argument(
+        path,
+        fmt::format("base64 comes in groups of 4 characters, and here are {}; pad the last one with =", text.size()));
   }
   const size_t padding = text.ends_with("==") ? 2 : (text.ends_with('=') ? 1 : 0);
   const uint64_t bytes = text.size() / 4 * 3 - padding;
@@ -79,8 +76,8 @@ std::string decode_base64(std::string_view text, std::string_view path, uint64_t
   for (size_t i = 0; i < text.size(); ++i) {
     const uint8_t digit = i < digits ? kDigits[static_cast<uint8_t>(text[i])] : 0;
     if (digit == kNoDigit) {
-      refuse(path,
-             fmt::format("character {} is not base64; use the standard alphabet, without line ends or spaces", i));
+      refuse_argument(
+          path, fmt::format("character {} is not base64; use the standard alphabet, without line ends or spaces", i));
     }
     group = group << 6 | digit;
     if (i % 4 != 3) continue;
@@ -91,7 +88,7 @@ std::string decode_base64(std::string_view text, std::string_view path, uint64_t
   }
   // Two texts for the same bytes would be two names for one picture; and a cut text often ends so.
   if (std::any_of(result.begin() + static_cast<ptrdiff_t>(bytes), result.end(), [](char c) { return c != 0; }))
-    refuse(path, "the last base64 group has bits behind the end of the data; it was cut or damaged");
+    refuse_argument(path, "the last base64 group has bits behind the end of the data; it was cut or damaged");
   result.resize(bytes);
   return result;
 }
@@ -119,12 +116,13 @@ std::string image_record_bytes(const Json& record, const std::string& path, uint
     const std::string& url = string_member(holder, "url", inner);
     if (!is_link(url)) return decode_base64(data_url_payload(url, inner), inner, bytes_max);
     if (fetcher != nullptr) return fetcher->fetch(url, inner, bytes_max);
-    refuse(inner,
-           "links are not followed, unless the server is told from where (--allowed-media-domains); send the picture "
-           "itself as data:image/...;base64,...");
+    refuse_argument(
+        inner,
+        "links are not followed, unless the server is told from where (--allowed-media-domains); send the picture "
+        "itself as data:image/...;base64,...");
   }
   if (holder.find("data") != nullptr) return decode_base64(string_member(holder, "data", inner), inner, bytes_max);
-  refuse(inner, "an image needs a url, data:image/...;base64,..., or base64 under data");
+  refuse_argument(inner, "an image needs a url, data:image/...;base64,..., or base64 under data");
 }
 
 ContentBlock make_image_block(std::span<const std::byte> bytes) {

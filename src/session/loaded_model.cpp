@@ -35,7 +35,7 @@ std::unique_ptr<LoadedModel> LoadedModel::load(const LoadOptions& options, const
   loaded->defaults_ = load_generation_defaults(options.folder / "generation_config.json");
   say("weights", 2);
   loaded->model_ = loaded->make_model(
-      {.numerics = options.numerics, .kv_formats = {}, .has_drafts = options.has_drafts, .faults = {}});
+      {.numerics = options.numerics, .kv_formats = options.kv_formats, .has_drafts = options.has_drafts, .faults = {}});
   say("weights", kSteps);
   return loaded;
 }

@@ -26,6 +26,7 @@ struct LoadOptions {
   /// Name of the kernels, or "auto": the best that the numerics allow.
   std::string isa = "auto";
   Numerics numerics = kOfficialNumerics;
+  KvFormats kv_formats{};
   /// Whether the draft head is made ready, where the checkpoint has one.
   bool has_drafts = false;
 };

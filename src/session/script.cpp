@@ -15,7 +15,7 @@ namespace tidepool {
 namespace {
 
 /// Recorded outputs are texts; a file beyond this is something else.
-constexpr uint64_t kFileBytesMax = uint64_t{1} << 28;
+constexpr uint64_t kScriptBytesMax = uint64_t{1} << 28;
 
 [[noreturn]] void refuse(std::string_view what) {
   throw Error(ErrorCode::kInvalidArgument, std::string(what));
@@ -76,7 +76,7 @@ std::vector<int32_t> output_of(const Json& line, const Tokenizer& tokenizer, int
 }  // namespace
 
 std::unique_ptr<Script> Script::load(const std::filesystem::path& file, const Tokenizer& tokenizer, int32_t end_id) {
-  return parse(read_file(file, kFileBytesMax), file.string(), tokenizer, end_id);
+  return parse(read_file(file, kScriptBytesMax), file.string(), tokenizer, end_id);
 }
 
 std::unique_ptr<Script> Script::parse(std::string_view text, std::string name, const Tokenizer& tokenizer,

@@ -11,7 +11,7 @@
 namespace tidepool {
 namespace {
 
-constexpr int32_t kEnd = 1;
+constexpr int32_t kScriptEnd = 1;
 
 const Tokenizer& tokenizer() {
   static const Tokenizer loaded = Tokenizer::load(std::filesystem::path(TIDEPOOL_GOLDEN_DIR) / "ckpt/tokenizer.json");
@@ -19,11 +19,11 @@ const Tokenizer& tokenizer() {
 }
 
 std::unique_ptr<Script> parse(std::string_view text) {
-  return Script::parse(text, "outputs.jsonl", tokenizer(), kEnd);
+  return Script::parse(text, "outputs.jsonl", tokenizer(), kScriptEnd);
 }
 
 std::string text_of(std::vector<int32_t> ids) {
-  if (!ids.empty() && ids.back() == kEnd) ids.pop_back();
+  if (!ids.empty() && ids.back() == kScriptEnd) ids.pop_back();
   return tokenizer().decode(ids);
 }
 
@@ -46,7 +46,7 @@ TEST(Script, FirstMatchWinsAndIsNotUsedUp) {
 TEST(Script, EndOfTheTurnFollowsUnlessItRepeats) {
   const auto script = parse(R"({"ids": [5, 6]}
 {"ids": [7], "repeat": true})");
-  EXPECT_EQ(script->next(""), (std::vector{5, 6, kEnd}));
+  EXPECT_EQ(script->next(""), (std::vector{5, 6, kScriptEnd}));
   EXPECT_EQ(script->next(""), (std::vector{7}));
 }
 
@@ -104,7 +104,7 @@ TEST(Script, FileWithoutOutputsIsRefused) {
 
 TEST(Script, MissingFileIsSaid) {
   const TempFolder folder;
-  EXPECT_THROW((void)Script::load(folder / "none.jsonl", tokenizer(), kEnd), Error);
+  EXPECT_THROW((void)Script::load(folder / "none.jsonl", tokenizer(), kScriptEnd), Error);
 }
 
 }  // namespace

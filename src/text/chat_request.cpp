@@ -15,16 +15,12 @@ namespace {
 
 constexpr size_t kToolNameBytesMax = 128;
 
-[[noreturn]] void refuse(std::string_view path, std::string_view what) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, what));
-}
-
 void check_images(const std::vector<ChatMessage>& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].role == ChatRole::kUser || messages[i].role == ChatRole::kTool) continue;
     for (const ContentBlock& block : messages[i].content) {
       if (block.kind == ContentBlock::Kind::kImage) {
-        refuse(fmt::format("messages[{}].content", i), "images are possible in user and tool messages only");
+        refuse_argument(fmt::format("messages[{}].content", i), "images are possible in user and tool messages only");
       }
     }
   }
@@ -36,8 +32,9 @@ std::set<std::string> check_call_ids(const ChatMessage& message, size_t index) {
   for (size_t i = 0; i < message.tool_calls.size(); ++i) {
     const std::string& id = message.tool_calls[i].id;
     const std::string path = fmt::format("messages[{}].tool_calls[{}].id", index, i);
-    if (id.empty()) refuse(path, "is missing; the result is matched to the call by it");
-    if (!ids.insert(id).second) refuse(path, fmt::format("\"{}\" is used by another call of this message", id));
+    if (id.empty()) refuse_argument(path, "is missing; the result is matched to the call by it");
+    if (!ids.insert(id).second)
+      refuse_argument(path, fmt::format("\"{}\" is used by another call of this message", id));
   }
   return ids;
 }
@@ -48,14 +45,15 @@ void check_calls_answered(const std::vector<ChatMessage>& messages) {
   size_t caller = 0;
   const auto require_all_answered = [&open, &caller] {
     if (open.empty()) return;
-    refuse(fmt::format("messages[{}].tool_calls", caller),
-           fmt::format("call \"{}\" is not answered by a tool message right behind it", *open.begin()));
+    refuse_argument(fmt::format("messages[{}].tool_calls", caller),
+                    fmt::format("call \"{}\" is not answered by a tool message right behind it", *open.begin()));
   };
   for (size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].role == ChatRole::kTool) {
       if (open.erase(messages[i].tool_call_id) == 0) {
-        refuse(fmt::format("messages[{}].tool_call_id", i),
-               fmt::format("\"{}\" is no unanswered call of the assistant message before", messages[i].tool_call_id));
+        refuse_argument(
+            fmt::format("messages[{}].tool_call_id", i),
+            fmt::format("\"{}\" is no unanswered call of the assistant message before", messages[i].tool_call_id));
       }
       continue;
     }
@@ -83,12 +81,13 @@ std::set<std::string> check_tool_names(const std::vector<ToolDefinition>& tools)
     try {
       name = qualify_tool_name(tools[i].name, tools[i].space);
     } catch (const Error& error) {
-      refuse(path, error.what());
+      refuse_argument(path, error.what());
     }
     if (!is_tool_name(name) || tools[i].name.empty()) {
-      refuse(path, fmt::format("\"{}\" is not 1 to {} of the characters A-Z a-z 0-9 _ . : -", name, kToolNameBytesMax));
+      refuse_argument(
+          path, fmt::format("\"{}\" is not 1 to {} of the characters A-Z a-z 0-9 _ . : -", name, kToolNameBytesMax));
     }
-    if (!names.insert(name).second) refuse(path, fmt::format("\"{}\" is defined twice", name));
+    if (!names.insert(name).second) refuse_argument(path, fmt::format("\"{}\" is defined twice", name));
   }
   return names;
 }
@@ -96,11 +95,11 @@ std::set<std::string> check_tool_names(const std::vector<ToolDefinition>& tools)
 void check_tool_choice(const ChatRequest& request, const std::set<std::string>& names) {
   const bool is_forced = request.tool_choice == ToolChoice::kRequired || request.tool_choice == ToolChoice::kNamed;
   if (!is_forced) return;
-  if (names.empty()) refuse("tool_choice", "asks for a call, but there are no tools");
+  if (names.empty()) refuse_argument("tool_choice", "asks for a call, but there are no tools");
   if (request.tool_choice == ToolChoice::kNamed && !names.contains(request.tool_choice_name)) {
-    refuse("tool_choice", fmt::format("there is no tool \"{}\"", request.tool_choice_name));
+    refuse_argument("tool_choice", fmt::format("there is no tool \"{}\"", request.tool_choice_name));
   }
-  if (request.is_thinking) refuse("tool_choice", "a forced call needs thinking to be disabled");
+  if (request.is_thinking) refuse_argument("tool_choice", "a forced call needs thinking to be disabled");
 }
 
 /// The tools the model is shown, reduced to name, description and parameters.
@@ -156,14 +155,14 @@ bool ends_without_turn(const std::vector<ChatMessage>& messages) {
 
 void check_chat_request(const ChatRequest& request) {
   const std::vector<ChatMessage>& messages = request.messages;
-  if (messages.empty()) refuse("messages", "must not be empty");
+  if (messages.empty()) refuse_argument("messages", "must not be empty");
   check_chat_messages(messages);
   check_images(messages);
   check_calls_answered(messages);
   check_tool_choice(request, check_tool_names(request.tools));
   const bool can_continue = messages.back().role == ChatRole::kAssistant;
   if (request.continues_last_message && !can_continue) {
-    refuse(fmt::format("messages[{}]", messages.size() - 1), "only an assistant message can be continued");
+    refuse_argument(fmt::format("messages[{}]", messages.size() - 1), "only an assistant message can be continued");
   }
 }
 

@@ -10,16 +10,12 @@ namespace tidepool {
 
 namespace {
 
-[[noreturn]] void refuse(std::string_view path, std::string_view what) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, what));
-}
-
 /// A member of the wanted kind; null pointer when missing or null.
 const Json* typed_member(const Json& object, std::string_view key, Json::Kind kind, std::string_view path,
                          std::string_view wanted) {
   const Json* value = object.find(key);
   if (value == nullptr || value->is_null()) return nullptr;
-  if (value->kind() != kind) refuse(path, fmt::format("must be {}, not {}", wanted, value->kind_name()));
+  if (value->kind() != kind) refuse_argument(path, fmt::format("must be {}, not {}", wanted, value->kind_name()));
   return value;
 }
 
@@ -95,7 +91,7 @@ ChatMessage parse_message(const Json& value, size_t index, bool is_last, ChatReq
 
 void parse_messages(const Json& body, ChatRequest& request) {
   const Json* list = list_member(body, "messages", "messages");
-  if (list == nullptr) refuse("messages", "is missing");
+  if (list == nullptr) refuse_argument("messages", "is missing");
   const size_t count = list->as_array().size();
   for (size_t i = 0; i < count; ++i) {
     request.messages.push_back(parse_message(list->as_array()[i], i, i + 1 == count, request));
@@ -105,7 +101,7 @@ void parse_messages(const Json& body, ChatRequest& request) {
   }
   const bool opens_turn = flag_member(body, "add_generation_prompt", "add_generation_prompt").value_or(true);
   if (!opens_turn && !request.continues_last_message) {
-    refuse("add_generation_prompt", "can be false only together with continue_final_message");
+    refuse_argument("add_generation_prompt", "can be false only together with continue_final_message");
   }
 }
 
@@ -123,13 +119,13 @@ void parse_namespace(const Json& holder, const std::string& path, ToolDefinition
 }
 
 ToolDefinition parse_tool(const Json& value, const std::string& path) {
-  if (!value.is_object()) refuse(path, fmt::format("must be an object, not {}", value.kind_name()));
+  if (!value.is_object()) refuse_argument(path, fmt::format("must be an object, not {}", value.kind_name()));
   const std::string type = string_member(value, "type", path + ".type");
   if (!type.empty() && type != "function") {
-    refuse(path + ".type", fmt::format("\"{}\" is not supported; only \"function\" is", type));
+    refuse_argument(path + ".type", fmt::format("\"{}\" is not supported; only \"function\" is", type));
   }
   const Json* function = object_member(value, "function", path + ".function");
-  if (function == nullptr) refuse(path + ".function", "is missing");
+  if (function == nullptr) refuse_argument(path + ".function", "is missing");
   ToolDefinition tool;
   const std::string inner = path + ".function";
   tool.name = string_member(*function, "name", inner + ".name");
@@ -162,7 +158,8 @@ void parse_tool_choice(const Json& body, ChatRequest& request) {
     request.tool_choice_name = string_member(*function, "name", "tool_choice.function.name");
     return;
   }
-  refuse("tool_choice", R"(must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}})");
+  refuse_argument("tool_choice",
+                  R"(must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}})");
 }
 
 void parse_response_format(const Json& body, ChatRequest& request) {
@@ -172,10 +169,10 @@ void parse_response_format(const Json& body, ChatRequest& request) {
   if (type == "text") return;
   if (type == "json_schema") {
     if (object_member(*format, "json_schema", "response_format.json_schema") == nullptr) {
-      refuse("response_format.json_schema", "is missing");
+      refuse_argument("response_format.json_schema", "is missing");
     }
   } else if (type != "json_object") {
-    refuse("response_format.type", fmt::format("\"{}\" is none of text, json_object, json_schema", type));
+    refuse_argument("response_format.type", fmt::format("\"{}\" is none of text, json_object, json_schema", type));
   }
   request.response_format = *format;
 }
@@ -187,7 +184,7 @@ std::optional<bool> explicit_thinking(const Json& body, const Json& extras) {
     const std::string type = string_member(*thinking, "type", "thinking.type");
     if (type == "enabled" || type == "adaptive") return true;
     if (type == "disabled") return false;
-    refuse("thinking.type", fmt::format("\"{}\" is none of enabled, adaptive, disabled", type));
+    refuse_argument("thinking.type", fmt::format("\"{}\" is none of enabled, adaptive, disabled", type));
   }
   std::optional<bool> flag = flag_member(extras, "thinking", "chat_template_kwargs.thinking");
   if (!flag) flag = flag_member(extras, "enable_thinking", "chat_template_kwargs.enable_thinking");
@@ -206,9 +203,10 @@ void parse_thinking(const Json& body, ChatRequest& request) {
   if (has_effort && (!is_off || request.is_thinking)) {
     const std::optional<int> number = try_request_effort(*effort);
     if (!number) {
-      refuse("reasoning_effort", fmt::format("{} is none of \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\", "
-                                             "\"max\", \"ultra\", 1..100 (\"none\" only without thinking)",
-                                             write_json(*effort)));
+      refuse_argument("reasoning_effort",
+                      fmt::format("{} is none of \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\", "
+                                  "\"max\", \"ultra\", 1..100 (\"none\" only without thinking)",
+                                  write_json(*effort)));
     }
     request.effort = *number;
   }
@@ -229,7 +227,7 @@ std::optional<int> try_request_effort(const Json& effort) {
 }
 
 ChatRequest parse_chat_request(const Json& body) {
-  if (!body.is_object()) refuse("request", fmt::format("must be a JSON object, not {}", body.kind_name()));
+  if (!body.is_object()) refuse_argument("request", fmt::format("must be a JSON object, not {}", body.kind_name()));
   ChatRequest request;
   parse_messages(body, request);
   if (const Json* tools = list_member(body, "tools", "tools")) {

@@ -12,7 +12,7 @@ PreparedChat prepare(std::string_view body) {
   return encode_chat_request(parse_chat_request(parse_json(body)));
 }
 
-std::string refusal(std::string_view body) {
+std::string request_refusal(std::string_view body) {
   try {
     (void)prepare(body);
   } catch (const Error& error) {
@@ -28,7 +28,7 @@ TEST(ChatRequest, EveryGoldenRequestIsByteExactOrRefused) {
     SCOPED_TRACE(golden.find("id")->as_string());
     const std::string body = write_json(*golden.find("request"));
     if (golden.find("error") != nullptr) {
-      EXPECT_NE(refusal(body), "accepted");
+      EXPECT_NE(request_refusal(body), "accepted");
       continue;
     }
     const PreparedChat prepared = prepare(body);
@@ -63,18 +63,20 @@ TEST(ChatRequest, ResultsInAnyOrderGiveOnePrompt) {
 }
 
 TEST(ChatRequest, CallsAndResultsMustPair) {
-  EXPECT_EQ(refusal(after_calls(result("1") + result("3"))),
+  EXPECT_EQ(request_refusal(after_calls(result("1") + result("3"))),
             "messages[1].tool_calls: call \"2\" is not answered by a tool message right behind it");
-  EXPECT_EQ(refusal(after_calls(result("1") + result("1") + result("2") + result("3"))),
+  EXPECT_EQ(request_refusal(after_calls(result("1") + result("1") + result("2") + result("3"))),
             "messages[3].tool_call_id: \"1\" is no unanswered call of the assistant message before");
-  EXPECT_EQ(refusal(after_calls(R"(, {"role": "user", "content": "x"})" + result("1") + result("2") + result("3"))),
-            "messages[1].tool_calls: call \"1\" is not answered by a tool message right behind it");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "tool", "content": "x", "tool_call_id": "9"}]})"),
+  EXPECT_EQ(
+      request_refusal(after_calls(R"(, {"role": "user", "content": "x"})" + result("1") + result("2") + result("3"))),
+      "messages[1].tool_calls: call \"1\" is not answered by a tool message right behind it");
+  EXPECT_EQ(request_refusal(R"({"messages": [{"role": "tool", "content": "x", "tool_call_id": "9"}]})"),
             "messages[0].tool_call_id: \"9\" is no unanswered call of the assistant message before");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}, )"
-                    R"({"id": "a", "function": {"name": "f"}}]}]})"),
-            "messages[0].tool_calls[1].id: \"a\" is used by another call of this message");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]})"),
+  EXPECT_EQ(
+      request_refusal(R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}, )"
+                      R"({"id": "a", "function": {"name": "f"}}]}]})"),
+      "messages[0].tool_calls[1].id: \"a\" is used by another call of this message");
+  EXPECT_EQ(request_refusal(R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]})"),
             "messages[0].tool_calls[0].id: is missing; the result is matched to the call by it");
 }
 
@@ -88,22 +90,24 @@ TEST(ChatRequest, NoToolChoiceEqualsNoTools) {
 
 TEST(ChatRequest, RefusalsNameTheField) {
   const auto with = [](std::string_view fields) {
-    return refusal(R"({"messages": [{"role": "user", "content": "q"}], )" + std::string(fields) + "}");
+    return request_refusal(R"({"messages": [{"role": "user", "content": "q"}], )" + std::string(fields) + "}");
   };
-  EXPECT_EQ(refusal("[]"), "request: must be a JSON object, not an array");
-  EXPECT_EQ(refusal("{}"), "messages: is missing");
-  EXPECT_EQ(refusal(R"({"messages": 1})"), "messages: must be a list, not an integer");
-  EXPECT_EQ(refusal(R"({"messages": [1]})"), "messages[0]: must be an object, not an integer");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": 5}]})"),
+  EXPECT_EQ(request_refusal("[]"), "request: must be a JSON object, not an array");
+  EXPECT_EQ(request_refusal("{}"), "messages: is missing");
+  EXPECT_EQ(request_refusal(R"({"messages": 1})"), "messages: must be a list, not an integer");
+  EXPECT_EQ(request_refusal(R"({"messages": [1]})"), "messages[0]: must be an object, not an integer");
+  EXPECT_EQ(request_refusal(R"({"messages": [{"role": "user", "content": 5}]})"),
             "messages[0].content: must be a string or a list of blocks, not an integer");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]})"),
+  EXPECT_EQ(request_refusal(R"({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]})"),
             "messages[0].content: a part of type \"input_audio\" is not supported; send text or image_url parts");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": "x"}]}]})"),
-            "messages[0].content: images are possible in user and tool messages only");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "assistant", "content": null}]})"),
+  EXPECT_EQ(
+      request_refusal(R"({"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": "x"}]}]})"),
+      "messages[0].content: images are possible in user and tool messages only");
+  EXPECT_EQ(request_refusal(R"({"messages": [{"role": "assistant", "content": null}]})"),
             "messages[0].content: an assistant message needs content or tool_calls");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "assistant", "content": "a", "prefix": true}, {"role": "user"}]})"),
-            "messages[0].prefix: is possible in the last message only");
+  EXPECT_EQ(
+      request_refusal(R"({"messages": [{"role": "assistant", "content": "a", "prefix": true}, {"role": "user"}]})"),
+      "messages[0].prefix: is possible in the last message only");
   EXPECT_EQ(with(R"("continue_final_message": true)"), "messages[0]: only an assistant message can be continued");
   EXPECT_EQ(with(R"("tools": [{"function": {"name": "a b"}}])"),
             "tools[0].function.name: \"a b\" is not 1 to 128 of the characters A-Z a-z 0-9 _ . : -");
@@ -122,15 +126,15 @@ TEST(ChatRequest, RefusalsNameTheField) {
 }
 
 TEST(ChatRequest, PlaceholderRefusalsNameTheClientsMessageNotTheInsertedOne) {
-  EXPECT_TRUE(refusal(R"({"messages": [{"role": "user", "content": "<｜deepseek_image｜>"}], )"
-                      R"("tools": [{"function": {"name": "f"}}]})")
+  EXPECT_TRUE(request_refusal(R"({"messages": [{"role": "user", "content": "<｜deepseek_image｜>"}], )"
+                              R"("tools": [{"function": {"name": "f"}}]})")
                   .starts_with("messages[0].content: "));
 }
 
 TEST(ChatRequest, EveryEffortOfTheTable) {
   const auto effort = [](std::string_view value) {
-    return refusal(R"({"messages": [{"role": "user", "content": "q"}], "reasoning_effort": )" + std::string(value) +
-                   "}");
+    return request_refusal(R"({"messages": [{"role": "user", "content": "q"}], "reasoning_effort": )" +
+                           std::string(value) + "}");
   };
   for (const std::string_view accepted : {"1", "50", "100", "null", "\"low\"", "\"ultra\"", "\"none\""}) {
     EXPECT_EQ(effort(accepted), "accepted") << accepted;

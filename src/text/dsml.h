@@ -18,6 +18,7 @@ inline constexpr std::string_view kLatestReminder = "<｜latest_reminder｜>";
 inline constexpr std::string_view kThinkBegin = "<think>";
 inline constexpr std::string_view kThinkEnd = "</think>";
 inline constexpr std::string_view kImage = "<｜deepseek_image｜>";
+inline constexpr std::string_view kBar = "｜";
 /// Inside the tags of the call markup; '<', '</', the names and '>' around it are ordinary text.
 inline constexpr std::string_view kMark = "｜DSML｜";
 

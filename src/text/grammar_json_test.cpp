@@ -12,11 +12,6 @@
 namespace tidepool {
 namespace {
 
-const TestVocabulary& vocabulary() {
-  static const TestVocabulary shared;
-  return shared;
-}
-
 /// Whether the whole text is an output of the grammar.
 bool accepts(const std::shared_ptr<const CompiledGrammar>& grammar, std::string_view text) {
   GrammarMatcher matcher(grammar);

@@ -9,10 +9,6 @@ namespace tidepool {
 
 namespace {
 
-void set_bit(std::span<uint64_t> words, int32_t id) {
-  words[static_cast<size_t>(id) / 64] |= uint64_t{1} << (static_cast<size_t>(id) % 64);
-}
-
 void clear_bit(std::span<uint64_t> words, int32_t id) {
   words[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << (static_cast<size_t>(id) % 64));
 }

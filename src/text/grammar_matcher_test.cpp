@@ -14,11 +14,6 @@
 namespace tidepool {
 namespace {
 
-const TestVocabulary& vocabulary() {
-  static const TestVocabulary shared;
-  return shared;
-}
-
 /// Every bit of the mask against taking the token on a copy.
 void check_mask(GrammarMatcher& matcher, std::vector<uint64_t>& words) {
   matcher.fill_mask(words);

@@ -9,13 +9,6 @@ namespace tidepool {
 
 namespace {
 
-int64_t power_of_ten(int exponent) {
-  int64_t value = 1;
-  for (int i = 0; i < exponent; ++i)
-    value *= 10;
-  return value;
-}
-
 constexpr Decimal kZero{};
 
 Decimal largest() {

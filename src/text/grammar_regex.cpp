@@ -15,7 +15,6 @@ namespace tidepool {
 
 namespace {
 
-constexpr char32_t kLargest = 0x10FFFF;
 constexpr size_t kNfaStatesMax = 20'000;
 constexpr size_t kWorkMax = 4'000'000;
 
@@ -215,7 +214,7 @@ CharDfa CharDfa::from_length(uint32_t chars_min, uint32_t chars_max) {
   for (uint32_t i = 0; i <= count; ++i) {
     State& state = dfa.states_[i];
     state.is_accepting = i >= chars_min;
-    if (i < count || !is_limited) state.edges.push_back({0, kLargest, std::min(i + 1, count)});
+    if (i < count || !is_limited) state.edges.push_back({0, kCodePointMax, std::min(i + 1, count)});
   }
   dfa.trim();
   return dfa;
@@ -224,7 +223,7 @@ CharDfa CharDfa::from_length(uint32_t chars_min, uint32_t chars_max) {
 CharDfa CharDfa::all_but(const std::vector<std::string>& texts) {
   CharDfa dfa;
   constexpr uint32_t kAny = 0;
-  dfa.states_.push_back({{{0, kLargest, kAny}}, true});
+  dfa.states_.push_back({{{0, kCodePointMax, kAny}}, true});
   std::vector<std::map<char32_t, uint32_t>> children(2);  // by state; 1 is the start until the end
   std::vector<bool> is_text(2, false);
   for (const std::string& text : texts) {
@@ -248,7 +247,7 @@ CharDfa CharDfa::all_but(const std::vector<std::string>& texts) {
       state.edges.push_back({code_point, code_point, target});
       from = code_point + 1;
     }
-    if (from <= kLargest) state.edges.push_back({from, kLargest, kAny});
+    if (from <= kCodePointMax) state.edges.push_back({from, kCodePointMax, kAny});
     dfa.states_.push_back(std::move(state));
   }
   // The start comes first.
@@ -281,7 +280,7 @@ CharDfa CharDfa::all_without(std::string_view text) {
       if (target < needle.size()) append_edge(state.edges, {code_point, code_point, target});
       from = code_point + 1;
     }
-    if (from <= kLargest) append_edge(state.edges, {from, kLargest, 0});
+    if (from <= kCodePointMax) append_edge(state.edges, {from, kCodePointMax, 0});
     dfa.states_.push_back(std::move(state));
   }
   return dfa;

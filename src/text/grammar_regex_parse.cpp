@@ -14,10 +14,8 @@ namespace tidepool {
 
 namespace {
 
-using Kind = RegexNode::Kind;
+using NodeKind = RegexNode::Kind;
 using Ranges = std::vector<CodePointRange>;
-
-constexpr char32_t kLargest = 0x10FFFF;
 
 /// Ascending, without overlap.
 Ranges joined(Ranges ranges) {
@@ -40,7 +38,7 @@ Ranges inverted(const Ranges& ranges) {
     if (range.first > from) out.push_back({from, range.first - 1});
     from = range.last + 1;
   }
-  if (from <= kLargest) out.push_back({from, kLargest});
+  if (from <= kCodePointMax) out.push_back({from, kCodePointMax});
   return out;
 }
 
@@ -69,22 +67,22 @@ std::optional<Ranges> class_of_letter(char32_t letter) {
 
 RegexNode make_class(Ranges ranges) {
   RegexNode node;
-  node.kind = Kind::kClass;
+  node.kind = NodeKind::kClass;
   node.ranges = joined(std::move(ranges));
   return node;
 }
 
-RegexNode make_group(Kind kind, std::vector<RegexNode> children) {
+RegexNode make_group(NodeKind kind, std::vector<RegexNode> children) {
   if (children.size() == 1) return std::move(children.front());
   RegexNode node;
-  node.kind = children.empty() ? Kind::kEmpty : kind;
+  node.kind = children.empty() ? NodeKind::kEmpty : kind;
   node.children = std::move(children);
   return node;
 }
 
 RegexNode make_repeat(RegexNode child, uint32_t repeat_min, uint32_t repeat_max) {
   RegexNode node;
-  node.kind = Kind::kRepeat;
+  node.kind = NodeKind::kRepeat;
   node.children.push_back(std::move(child));
   node.repeat_min = repeat_min;
   node.repeat_max = repeat_max;
@@ -130,10 +128,10 @@ class RegexParser {
       std::vector<RegexNode> items;
       while (!at_end() && !is_next('|') && !is_next(')'))
         items.push_back(parse_item());
-      branches.push_back(make_group(Kind::kConcat, std::move(items)));
+      branches.push_back(make_group(NodeKind::kConcat, std::move(items)));
     } while (take('|'));
     --depth_;
-    return make_group(Kind::kAlternatives, std::move(branches));
+    return make_group(NodeKind::kAlternatives, std::move(branches));
   }
 
   RegexNode parse_item() {
@@ -141,7 +139,7 @@ class RegexParser {
     uint32_t repeat_min = 0;
     uint32_t repeat_max = 0;
     if (!parse_quantifier(repeat_min, repeat_max)) return atom;
-    if (atom.kind == Kind::kStart || atom.kind == Kind::kEnd) refuse("an anchor cannot be repeated");
+    if (atom.kind == NodeKind::kStart || atom.kind == NodeKind::kEnd) refuse("an anchor cannot be repeated");
     (void)take('?');  // lazy: the same set of texts
     if (is_next('*') || is_next('+') || is_next('?')) refuse("two quantifiers behind each other");
     return make_repeat(std::move(atom), repeat_min, repeat_max);
@@ -188,8 +186,8 @@ class RegexParser {
         const Ranges ranges = parse_escape();
         return make_class(ranges);
       }
-      case '^': return anchor(Kind::kStart);
-      case '$': return anchor(Kind::kEnd);
+      case '^': return anchor(NodeKind::kStart);
+      case '$': return anchor(NodeKind::kEnd);
       case '*':
       case '+':
       case '?': --position_; refuse("a quantifier without anything to repeat");
@@ -197,7 +195,7 @@ class RegexParser {
     }
   }
 
-  static RegexNode anchor(Kind kind) {
+  static RegexNode anchor(NodeKind kind) {
     RegexNode node;
     node.kind = kind;
     return node;
@@ -291,7 +289,7 @@ class RegexParser {
     if (take('{')) {
       while (!take('}')) {
         value = value * 16 + parse_hex(1);
-        if (value > kLargest) refuse("a code point beyond U+10FFFF");
+        if (value > kCodePointMax) refuse("a code point beyond U+10FFFF");
       }
       return value;
     }
@@ -309,21 +307,21 @@ class RegexParser {
 };
 
 RegexNode any_text() {
-  return make_repeat(make_class({{0, kLargest}}), 0, RegexNode::kUnlimited);
+  return make_repeat(make_class({{0, kCodePointMax}}), 0, RegexNode::kUnlimited);
 }
 
 /// Puts any text where `node` begins (or ends, by `anchor`) without the anchor, and takes the anchor away.
-RegexNode without_anchor(RegexNode node, Kind anchor) {
+RegexNode without_anchor(RegexNode node, NodeKind anchor) {
   if (node.kind == anchor) return {};
-  const bool is_start = anchor == Kind::kStart;
-  if (node.kind == Kind::kAlternatives) {
+  const bool is_start = anchor == NodeKind::kStart;
+  if (node.kind == NodeKind::kAlternatives) {
     for (RegexNode& child : node.children)
       child = without_anchor(std::move(child), anchor);
     return node;
   }
-  if (node.kind == Kind::kConcat) {
+  if (node.kind == NodeKind::kConcat) {
     RegexNode& edge = is_start ? node.children.front() : node.children.back();
-    const bool is_group = edge.kind == Kind::kConcat || edge.kind == Kind::kAlternatives || edge.kind == anchor;
+    const bool is_group = edge.kind == NodeKind::kConcat || edge.kind == NodeKind::kAlternatives || edge.kind == anchor;
     if (is_group) {
       edge = without_anchor(std::move(edge), anchor);
       return node;
@@ -333,11 +331,11 @@ RegexNode without_anchor(RegexNode node, Kind anchor) {
   if (is_start) children.push_back(any_text());
   children.push_back(std::move(node));
   if (!is_start) children.push_back(any_text());
-  return make_group(Kind::kConcat, std::move(children));
+  return make_group(NodeKind::kConcat, std::move(children));
 }
 
 bool has_anchor(const RegexNode& node) {
-  return node.kind == Kind::kStart || node.kind == Kind::kEnd || std::ranges::any_of(node.children, has_anchor);
+  return node.kind == NodeKind::kStart || node.kind == NodeKind::kEnd || std::ranges::any_of(node.children, has_anchor);
 }
 
 }  // namespace
@@ -347,8 +345,8 @@ RegexNode parse_regex(std::string_view pattern) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("the pattern is longer than {} bytes", kRegexBytesMax));
   }
   RegexNode node = RegexParser(pattern).parse();
-  node = without_anchor(std::move(node), Kind::kStart);
-  node = without_anchor(std::move(node), Kind::kEnd);
+  node = without_anchor(std::move(node), NodeKind::kStart);
+  node = without_anchor(std::move(node), NodeKind::kEnd);
   if (has_anchor(node)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "^ and $ are supported only where they begin or end an alternative of the whole pattern");

@@ -4,20 +4,19 @@
 
 #include "text/dsml.h"
 #include "text/grammar_json.h"
+#include "text/unicode.h"
 
 namespace tidepool {
 
 namespace {
 
-constexpr char32_t kLargest = 0x10FFFF;
 constexpr char32_t kBar = 0xFF5C;
-constexpr std::string_view kBarText = "｜";
 
 /// Whether any text may follow.
 bool takes_all(const CharDfa& pattern, size_t index) {
   const auto only_edge = [&](size_t state) -> const CharDfa::Edge* {
     const std::vector<CharDfa::Edge>& edges = pattern.states()[state].edges;
-    return edges.size() == 1 && edges[0].first == 0 && edges[0].last == kLargest ? edges.data() : nullptr;
+    return edges.size() == 1 && edges[0].first == 0 && edges[0].last == kCodePointMax ? edges.data() : nullptr;
   };
   const CharDfa::Edge* edge = only_edge(index);
   if (edge == nullptr) return false;
@@ -45,7 +44,7 @@ std::string json_literal(const Json& value, MarkForm form) {
   // Outside its strings a JSON text has none of these.
   std::string text = write_json(value);
   replace_all(text, dsml::kThinkEnd, "\\u003c/think>");
-  replace_all(text, form == MarkForm::kText ? kBarText : dsml::kMark,
+  replace_all(text, form == MarkForm::kText ? dsml::kBar : dsml::kMark,
               form == MarkForm::kText ? "\\uff5c" : "\\uff5cDSML｜");
   return text;
 }
@@ -81,9 +80,9 @@ uint32_t SharedRules::utf8_char() {
   RuleNfa nfa;
   if (form_ == MarkForm::kText) {
     nfa.add_code_points(RuleNfa::kStart, 0x80, kBar - 1, RuleNfa::kEnd);
-    nfa.add_code_points(RuleNfa::kStart, kBar + 1, kLargest, RuleNfa::kEnd);
+    nfa.add_code_points(RuleNfa::kStart, kBar + 1, kCodePointMax, RuleNfa::kEnd);
   } else {
-    nfa.add_code_points(RuleNfa::kStart, 0x80, kLargest, RuleNfa::kEnd);
+    nfa.add_code_points(RuleNfa::kStart, 0x80, kCodePointMax, RuleNfa::kEnd);
   }
   known->second = builder_.declare_rule();
   builder_.define_rule(known->second, nfa);
@@ -218,13 +217,13 @@ void SharedRules::add_edge(RuleNfa& nfa, uint32_t from, const CharDfa::Edge& edg
       nfa.add_byte(escape, kLetters[i], to);
     }
   }
-  if (edge.first <= kAsciiEnd && edge.last == kLargest) {
+  if (edge.first <= kAsciiEnd && edge.last == kCodePointMax) {
     nfa.add_call(from, utf8_char(), to);
   } else if (form_ == MarkForm::kText) {
     add_range(kAsciiEnd, kBar - 1);
-    add_range(kBar + 1, kLargest);
+    add_range(kBar + 1, kCodePointMax);
   } else {
-    add_range(kAsciiEnd, kLargest);
+    add_range(kAsciiEnd, kCodePointMax);
   }
 }
 

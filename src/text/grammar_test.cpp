@@ -21,11 +21,6 @@ using testing::HasSubstr;
 using Calls = OutputGrammar::Calls;
 using Content = OutputGrammar::Content;
 
-const TestVocabulary& vocabulary() {
-  static const TestVocabulary shared;
-  return shared;
-}
-
 /// With the control tokens as a grammar's bytes.
 std::string encoded(std::string text) {
   for (const auto& [from, to] : {std::pair{dsml::kMark, kMarkByte}, std::pair{dsml::kThinkEnd, kThinkEndByte}}) {

@@ -60,6 +60,11 @@ inline OutputGrammar json_grammar(std::string_view schema) {
   return grammar;
 }
 
+inline const TestVocabulary& vocabulary() {
+  static const TestVocabulary shared;
+  return shared;
+}
+
 inline bool has_bit(const std::vector<uint64_t>& words, int32_t id) {
   return (words[static_cast<size_t>(id) / 64] >> (static_cast<size_t>(id) % 64) & 1U) != 0;
 }

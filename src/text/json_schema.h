@@ -26,6 +26,14 @@ struct Decimal {
   friend auto operator<=>(const Decimal&, const Decimal&) = default;  // NOLINT(*-nullptr,*-conversion)
 };
 
+/// 10^exponent; it must fit.
+[[nodiscard]] constexpr int64_t power_of_ten(int exponent) {
+  int64_t value = 1;
+  for (int i = 0; i < exponent; ++i)
+    value *= 10;
+  return value;
+}
+
 /// `text` is a JSON number. Beyond 10^kIntegerDigitsMax no difference is made. Nothing when it has more than
 /// kFractionDigitsMax decimal places.
 [[nodiscard]] std::optional<Decimal> parse_decimal(std::string_view text);

@@ -66,13 +66,6 @@ std::optional<uint8_t> type_of_name(std::string_view name) {
   return std::nullopt;
 }
 
-int64_t power_of_ten(int exponent) {
-  int64_t value = 1;
-  for (int i = 0; i < exponent; ++i)
-    value *= 10;
-  return value;
-}
-
 bool is_false(const Json& value) {
   return value.is_bool() && !value.as_bool();
 }

@@ -19,7 +19,7 @@ JsonSchema read(std::string_view text) {
   return parse_json_schema(document, "schema");
 }
 
-std::string refusal(std::string_view text) {
+std::string schema_refusal(std::string_view text) {
   try {
     (void)read(text);
   } catch (const Error& error) {
@@ -80,11 +80,11 @@ TEST(JsonSchema, NamesPathAndKeywordOfWhatItRefuses) {
       {R"(3)", "a schema is an object or a boolean"},
   };
   for (const auto& [schema, message] : cases)
-    EXPECT_THAT(refusal(schema), HasSubstr(std::string(message))) << schema;
+    EXPECT_THAT(schema_refusal(schema), HasSubstr(std::string(message))) << schema;
 }
 
 TEST(JsonSchema, AnnotationsAndUnknownKeywordsSayNothing) {
-  EXPECT_EQ(refusal(R"({"$schema": "x", "$id": "y", "title": 1, "description": [], "default": {}, "examples": 3,
+  EXPECT_EQ(schema_refusal(R"({"$schema": "x", "$id": "y", "title": 1, "description": [], "default": {}, "examples": 3,
       "$comment": "", "deprecated": true, "readOnly": true, "contentEncoding": "base64", "x-order": 1, "nullable": true,
       "discriminator": {"propertyName": "a"}, "uniqueItems": false, "propertyNames": {"type": "string"}})"),
             "accepted");
@@ -125,7 +125,7 @@ TEST(JsonSchema, OneOfNeedsAlternativesThatAreClearlyDisjoint) {
        false},  // a string satisfies both
   };
   for (const auto& [alternatives, is_fine] : cases) {
-    const std::string message = refusal("{\"oneOf\": " + std::string(alternatives) + "}");
+    const std::string message = schema_refusal("{\"oneOf\": " + std::string(alternatives) + "}");
     if (is_fine) {
       EXPECT_EQ(message, "accepted") << alternatives;
     } else {
@@ -160,18 +160,18 @@ TEST(JsonSchema, LimitsHoldAgainstHostileSchemas) {
     const std::string before = "{\"$ref\": \"#/$defs/s" + std::to_string(i - 1) + "\"}";
     doubling += ", \"s" + std::to_string(i) + "\": {\"allOf\": [" + before + ", " + before + "]}";
   }
-  EXPECT_EQ(refusal(doubling + "}}"), "accepted");  // the same schema twice is one
+  EXPECT_EQ(schema_refusal(doubling + "}}"), "accepted");  // the same schema twice is one
 
   std::string multiplied = "{\"allOf\": [";
   for (int i = 0; i < 12; ++i)
     multiplied += std::string(i == 0 ? "" : ", ") + R"({"anyOf": [{"minLength": )" + std::to_string(i) +
                   R"(}, {"maxLength": 99}]})";
-  EXPECT_THAT(refusal(multiplied + "]}"), HasSubstr("alternatives when they are multiplied out"));
+  EXPECT_THAT(schema_refusal(multiplied + "]}"), HasSubstr("alternatives when they are multiplied out"));
 
   std::string wide = "{\"required\": [";
   for (int i = 0; i < 5000; ++i)
     wide += (i == 0 ? "\"" : ", \"") + std::to_string(i) + "\"";
-  EXPECT_THAT(refusal(wide + "]}"), HasSubstr("required"));
+  EXPECT_THAT(schema_refusal(wide + "]}"), HasSubstr("required"));
 
   std::string nodes = "{\"anyOf\": [{\"type\": \"null\"}";
   for (int i = 0; i < 8; ++i) {
@@ -180,7 +180,7 @@ TEST(JsonSchema, LimitsHoldAgainstHostileSchemas) {
       nodes += (j == 0 ? "\"" : ", \"") + std::to_string(j) + "\": {}";
     nodes += ", \"z\": {\"type\": \"null\"}}}";
   }
-  EXPECT_EQ(refusal(nodes + "]}"), "accepted");  // equal schemas are one node
+  EXPECT_EQ(schema_refusal(nodes + "]}"), "accepted");  // equal schemas are one node
 }
 
 }  // namespace

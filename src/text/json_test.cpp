@@ -17,7 +17,7 @@ std::string rewrite(std::string_view text) {
   return write_json(parse_json(text));
 }
 
-std::string refusal(std::string_view text, const JsonParseOptions& options = {}) {
+std::string parse_refusal(std::string_view text, const JsonParseOptions& options = {}) {
   try {
     (void)parse_json(text, options);
   } catch (const Error& error) {
@@ -89,8 +89,8 @@ TEST(Json, NumbersBeyondBinary64SaturateByTheirMagnitude) {
 TEST(Json, NonFiniteNamesNeedTheOption) {
   EXPECT_EQ(write_json(parse_json("[NaN,Infinity,-Infinity]", {.allows_nonfinite = true})),
             "[NaN, Infinity, -Infinity]");
-  EXPECT_NE(refusal("NaN"), "accepted");
-  EXPECT_NE(refusal("-Infinity"), "accepted");
+  EXPECT_NE(parse_refusal("NaN"), "accepted");
+  EXPECT_NE(parse_refusal("-Infinity"), "accepted");
 }
 
 TEST(Json, EscapesOnlyQuoteBackslashAndControls) {
@@ -109,20 +109,20 @@ TEST(Json, HalfSurrogatePairsBecomeReplacementCharacters) {
 }
 
 TEST(Json, ErrorsNameTheByte) {
-  EXPECT_EQ(refusal(""), "JSON, byte 0: the text ends where a value is expected");
-  EXPECT_EQ(refusal("{\"a\" 1}"), "JSON, byte 5: expected ':' after the key");
-  EXPECT_EQ(refusal("[1 2]"), "JSON, byte 3: expected ',' or ']' in an array");
-  EXPECT_EQ(refusal("1 x"), "JSON, byte 2: text after the end of the value");
-  EXPECT_EQ(refusal("\"a\nb\""), "JSON, byte 2: control character inside a string; write it as an escape");
-  EXPECT_EQ(refusal("\"\xC0\x80\""), "JSON, byte 1: a string is not valid UTF-8");
+  EXPECT_EQ(parse_refusal(""), "JSON, byte 0: the text ends where a value is expected");
+  EXPECT_EQ(parse_refusal("{\"a\" 1}"), "JSON, byte 5: expected ':' after the key");
+  EXPECT_EQ(parse_refusal("[1 2]"), "JSON, byte 3: expected ',' or ']' in an array");
+  EXPECT_EQ(parse_refusal("1 x"), "JSON, byte 2: text after the end of the value");
+  EXPECT_EQ(parse_refusal("\"a\nb\""), "JSON, byte 2: control character inside a string; write it as an escape");
+  EXPECT_EQ(parse_refusal("\"\xC0\x80\""), "JSON, byte 1: a string is not valid UTF-8");
 }
 
 TEST(Json, DepthAndSizeAreLimited) {
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
-  EXPECT_EQ(refusal(nested(257)), "accepted");  // 257 arrays: the innermost lies 256 levels deep
-  EXPECT_NE(refusal(nested(258)), "accepted");
-  EXPECT_NE(refusal("[1,2]", {.bytes_max = 4}), "accepted");
-  EXPECT_EQ(refusal("[1,2]", {.bytes_max = 5}), "accepted");
+  EXPECT_EQ(parse_refusal(nested(257)), "accepted");  // 257 arrays: the innermost lies 256 levels deep
+  EXPECT_NE(parse_refusal(nested(258)), "accepted");
+  EXPECT_NE(parse_refusal("[1,2]", {.bytes_max = 4}), "accepted");
+  EXPECT_EQ(parse_refusal("[1,2]", {.bytes_max = 5}), "accepted");
 }
 
 // Texts near valid JSON, from edits of a seed text: ours and a library must agree about what is JSON, apart from what
@@ -145,7 +145,7 @@ TEST(Json, AcceptsWhatALibraryAccepts) {
     }
     const bool library = nlohmann::json::accept(text);
     accepted += library ? 1 : 0;
-    ASSERT_EQ(refusal(text) == "accepted", library) << text;
+    ASSERT_EQ(parse_refusal(text) == "accepted", library) << text;
     if (library) {
       ASSERT_EQ(nlohmann::json::parse(rewrite(text)), nlohmann::json::parse(text)) << text;
     }

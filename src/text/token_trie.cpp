@@ -13,12 +13,7 @@ namespace tidepool {
 
 namespace {
 
-constexpr std::string_view kBar = "｜";
 constexpr size_t kTokenBytesMax = std::numeric_limits<uint16_t>::max();
-
-void set_bit(std::span<uint64_t> words, int32_t id) {
-  words[static_cast<size_t>(id) / 64] |= uint64_t{1} << (static_cast<size_t>(id) % 64);
-}
 
 bool is_control_byte(char byte) {
   return static_cast<uint8_t>(byte) >= kThinkEndByte;
@@ -142,7 +137,7 @@ size_t TokenTrie::bytes() const {
 std::optional<uint32_t> TokenTrie::plain_chars(int32_t id, PlainKind kind) const {
   const std::string_view token = text(id);
   if (this->kind(id) != TokenKind::kText) return std::nullopt;
-  if (form_ == MarkForm::kText && token.find(kBar) != std::string_view::npos) return std::nullopt;
+  if (form_ == MarkForm::kText && token.find(dsml::kBar) != std::string_view::npos) return std::nullopt;
   uint32_t count = 0;
   for (size_t at = 0; at < token.size(); ++count) {
     const Utf8Unit unit = read_utf8_unit(token, at);

@@ -15,6 +15,11 @@
 
 namespace tidepool {
 
+/// Allows token `id` in a mask: bit id % 64 of word id / 64.
+inline void set_bit(std::span<uint64_t> words, int32_t id) {
+  words[static_cast<size_t>(id) / 64] |= uint64_t{1} << (static_cast<size_t>(id) % 64);
+}
+
 /// Watches a text for guarded ones: all places at which one may be under way, as bits.
 class TextGuard {
  public:

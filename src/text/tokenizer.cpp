@@ -14,7 +14,7 @@
 namespace tidepool {
 namespace {
 
-using Kind = TokenizerTables::Kind;
+using TokenKind = TokenizerTables::Kind;
 
 /// The work of one call.
 class TextEncoder {
@@ -137,7 +137,7 @@ std::string_view Tokenizer::token_bytes(int32_t id) const noexcept {
 std::string Tokenizer::token_letters(int32_t id) const {
   const TokenizerTables::Token* token = find(*tables_, id);
   if (!token) return {};
-  return token->kind == Kind::kBytes ? byte_letters(token->bytes) : token->bytes;
+  return token->kind == TokenKind::kBytes ? byte_letters(token->bytes) : token->bytes;
 }
 
 bool Tokenizer::is_special(int32_t id) const noexcept {
@@ -147,7 +147,7 @@ bool Tokenizer::is_special(int32_t id) const noexcept {
 
 bool Tokenizer::is_added(int32_t id) const noexcept {
   const TokenizerTables::Token* token = find(*tables_, id);
-  return token != nullptr && token->kind == Kind::kAdded;
+  return token != nullptr && token->kind == TokenKind::kAdded;
 }
 
 std::optional<int32_t> Tokenizer::find_token(std::string_view bytes) const {

@@ -10,8 +10,6 @@
 namespace tidepool {
 namespace {
 
-constexpr char32_t kCodePointMax = 0x10FFFF;
-
 /// How a sequence goes on after its first byte: how many bytes in all, and the range of the second. Later bytes are
 /// always 80-BF. Length 0: no sequence starts so. (Unicode 16.0 table 3-7)
 struct LeadByte {

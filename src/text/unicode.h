@@ -25,6 +25,8 @@ enum class UnicodeClass : uint8_t {
 /// kOther beyond U+10FFFF.
 [[nodiscard]] UnicodeClass unicode_class(char32_t code_point) noexcept;
 
+inline constexpr char32_t kCodePointMax = 0x10FFFF;
+
 /// What U+FFFD stands for in text: bytes that are not UTF-8.
 inline constexpr char32_t kReplacementCharacter = 0xFFFD;
 inline constexpr std::string_view kReplacementText = "\xEF\xBF\xBD";

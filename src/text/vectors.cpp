@@ -43,32 +43,28 @@ constexpr std::array<KindName, 7> kKindNames = {{
 
 // --- input fields ---------------------------------------------------------------------------------------------------
 
-[[noreturn]] void refuse(std::string_view key, std::string_view what) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", key, what));
-}
-
 const Json& required(const Json& line, std::string_view key) {
   const Json* value = line.find(key);
-  if (value == nullptr) refuse(key, "is missing");
+  if (value == nullptr) refuse_argument(key, "is missing");
   return *value;
 }
 
 const std::string& required_string(const Json& line, std::string_view key) {
   const Json& value = required(line, key);
-  if (!value.is_string()) refuse(key, fmt::format("must be a string, not {}", value.kind_name()));
+  if (!value.is_string()) refuse_argument(key, fmt::format("must be a string, not {}", value.kind_name()));
   return value.as_string();
 }
 
 const Json::Array& required_list(const Json& line, std::string_view key) {
   const Json& value = required(line, key);
-  if (!value.is_array()) refuse(key, fmt::format("must be a list, not {}", value.kind_name()));
+  if (!value.is_array()) refuse_argument(key, fmt::format("must be a list, not {}", value.kind_name()));
   return value.as_array();
 }
 
 bool optional_flag(const Json& line, std::string_view key) {
   const Json* value = line.find(key);
   if (value == nullptr || value->is_null()) return false;
-  if (!value->is_bool()) refuse(key, fmt::format("must be a boolean, not {}", value->kind_name()));
+  if (!value->is_bool()) refuse_argument(key, fmt::format("must be a boolean, not {}", value->kind_name()));
   return value->as_bool();
 }
 
@@ -76,7 +72,7 @@ std::vector<std::string> optional_strings(const Json& line, std::string_view key
   std::vector<std::string> strings;
   if (line.find(key) == nullptr) return strings;
   for (const Json& value : required_list(line, key)) {
-    if (!value.is_string()) refuse(key, "must be a list of strings");
+    if (!value.is_string()) refuse_argument(key, "must be a list of strings");
     strings.push_back(value.as_string());
   }
   return strings;
@@ -123,10 +119,10 @@ void tokenize_repeated(const Json& line, const Tokenizer& tokenizer, Json& answe
   constexpr size_t kShown = 16;
   const std::string& unit = required_string(line, "unit");
   const std::optional<int64_t> repeat = required(line, "repeat").try_int64();
-  if (!repeat || *repeat < 0) refuse("repeat", "must be a count");
+  if (!repeat || *repeat < 0) refuse_argument("repeat", "must be a count");
   const std::optional<uint64_t> bytes = checked_mul(unit.size(), static_cast<uint64_t>(*repeat));
   if (!bytes || *bytes > Tokenizer::kTextBytesMax) {
-    refuse("repeat", fmt::format("the text would exceed {} bytes", Tokenizer::kTextBytesMax));
+    refuse_argument("repeat", fmt::format("the text would exceed {} bytes", Tokenizer::kTextBytesMax));
   }
   std::string text;
   text.reserve(*bytes);
@@ -157,7 +153,8 @@ void detokenize(const Json& line, const Tokenizer& tokenizer, Json& answer) {
   std::vector<int32_t> ids;
   for (const Json& value : required_list(line, "ids")) {
     const std::optional<int64_t> id = value.try_int64();
-    if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max()) refuse("ids", "must be a list of token ids");
+    if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max())
+      refuse_argument("ids", "must be a list of token ids");
     ids.push_back(static_cast<int32_t>(*id));
   }
   const std::string bytes = tokenizer.decode(ids);
@@ -175,7 +172,7 @@ ChatPrompt encode_messages(const Json& line) {
   std::vector<ChatMessage> messages = parse_chat_messages(required(line, "messages"));
   const Json* tools = line.find("tools");
   if (tools != nullptr && !tools->is_null()) {
-    if (!tools->is_array()) refuse("tools", fmt::format("must be a list, not {}", tools->kind_name()));
+    if (!tools->is_array()) refuse_argument("tools", fmt::format("must be a list, not {}", tools->kind_name()));
     if (!messages.empty()) messages.front().tools = tools->as_array();
   }
   ChatEncodingOptions options = parse_chat_encoding_options(required(line, "options"));

@@ -13,7 +13,7 @@ namespace tidepool {
 namespace {
 
 /// Keeps what the engine's layers read, wrote and selected, by "name.layer".
-class Collector final : public Probe {
+class AttentionCollector final : public Probe {
  public:
   bool wants(std::string_view) override { return false; }
   void record(std::string_view name, int64_t layer, int64_t, Span2d<const float> values) override {
@@ -45,7 +45,7 @@ EngineRun run_engine(const golden::Case& c, size_t decoder_from) {
   const Model model = golden::load_model("ckpt", options);
   ThreadPool pool(2);
   Arena arena;
-  Collector collector;
+  AttentionCollector collector;
   SequenceState state = model.new_sequence();
   const std::vector<InputToken> tokens = c.tokens("input_ids");
   const ForwardRequest request{
@@ -79,7 +79,8 @@ class GoldenRun {
       const AttentionParameters<Real> weights =
           bind_attention(parameters_, "layers." + std::to_string(plan.index) + ".", plan);
       const AttentionLayer<Real> layer{plan, weights};
-      const Value<Real> x = input(inputs.tensors.at(Collector::key("attn_in", static_cast<int64_t>(plan.index))));
+      const Value<Real> x =
+          input(inputs.tensors.at(AttentionCollector::key("attn_in", static_cast<int64_t>(plan.index))));
       if (plan.mode == LayerMode::kFull)
         make_global_kv(tape_, layer, plan.is_decoder ? input(source_input) : x, shared);
       result.outputs[plan.index] = attention(tape_, layer, x, shared).data;
@@ -140,7 +141,8 @@ void expect_engine_attention(const std::string& name, size_t decoder_from) {
   GoldenRun<Real> golden_run(count, decoder_from);
   const Trained<Real> trained = golden_run.run(engine, whole.tensors.at("attn_in.5"));
   for (const auto& [layer, output] : trained.outputs) {
-    const std::vector<float>& expected = engine.tensors.at(Collector::key("attn_out", static_cast<int64_t>(layer)));
+    const std::vector<float>& expected =
+        engine.tensors.at(AttentionCollector::key("attn_out", static_cast<int64_t>(layer)));
     ASSERT_EQ(expected.size(), output.rows * output.cols);
     const std::vector<double> errors = golden::row_errors(as_floats(output), expected, output.rows);
     // Binary32 against binary32: 2^-24 times the square root of the longest sum (512), with room for a dozen
@@ -184,7 +186,7 @@ TEST(TrainedAttention, GoldenSelectionsAreTheRecordedOnes) {
 }
 
 /// The golden checkpoint's layers, smaller, and with so few entries chosen that everything is a choice.
-ModelConfig small_config() {
+ModelConfig small_attention_config() {
   ModelConfig config = Checkpoint::open(golden::folder() / "ckpt")->config();
   config.hidden_size = 32;
   config.num_attention_heads = 4;
@@ -262,7 +264,7 @@ class SmallModel {
     return all;
   }
 
-  ModelConfig config = small_config();
+  ModelConfig config = small_attention_config();
   ParameterSet<Real> parameters{config};
   AttentionModel<Real> model{config};
   TokenBatch batch;

@@ -243,17 +243,17 @@ Json added_tokens(size_t learnt) {
 
 }  // namespace
 
-void PieceCounts::add(std::string_view text) {
+void PieceCounts::add(std::string_view text, uint64_t times) {
   static const std::vector<SplitRule> rules = {SplitRule::kDigits, SplitRule::kCjk, SplitRule::kWords};
-  text_bytes_ += text.size();
+  text_bytes_ += times * text.size();
   PieceReader pieces(rules, text);
   while (const std::optional<std::string_view> piece = pieces.next()) {
     if (is_digits(*piece)) continue;
     const auto found = counts_.find(*piece);
     if (found != counts_.end()) {
-      ++found->second;
+      found->second += times;
     } else {
-      counts_.emplace(*piece, 1);
+      counts_.emplace(*piece, times);
     }
   }
 }

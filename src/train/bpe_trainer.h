@@ -15,8 +15,8 @@ namespace tidepool {
 /// three and lacks others, and a sum in such tokens has no columns.
 class PieceCounts {
  public:
-  /// Counts the pieces of `text`; bytes that are not UTF-8 count like any other.
-  void add(std::string_view text);
+  /// Counts the pieces of `text`, each `times`; bytes that are not UTF-8 count like any other.
+  void add(std::string_view text, uint64_t times = 1);
 
   /// In ascending order of bytes, so that nothing depends on the order of `add`.
   [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> sorted() const;

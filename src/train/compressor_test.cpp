@@ -8,10 +8,10 @@
 namespace tidepool {
 namespace {
 
-constexpr size_t kWidth = 5;
+constexpr size_t kEntryWidth = 5;
 
 /// Samples of 5, 1 and 4 tokens: 2, 0 and 2 pairs.
-TokenBatch make_batch() {
+TokenBatch make_pairs_batch() {
   TokenBatch batch;
   batch.segments = {{.begin = 0, .count = 5}, {.begin = 5, .count = 1}, {.begin = 6, .count = 4}};
   return batch;
@@ -20,10 +20,10 @@ TokenBatch make_batch() {
 TEST(PoolGroups, GradientsAreThoseOfFiniteDifferences) {
   TestRandom random(1);
   for (const size_t ratio : {size_t{2}, size_t{3}}) {
-    const BatchRows rows = encoder_rows(make_batch());
-    const EntryRows entries = entry_rows(make_batch(), ratio);
-    Leaf<double> kv(random, rows.rows, kWidth);
-    Leaf<double> gate(random, rows.rows, kWidth, 2);
+    const BatchRows rows = encoder_rows(make_pairs_batch());
+    const EntryRows entries = entry_rows(make_pairs_batch(), ratio);
+    Leaf<double> kv(random, rows.rows, kEntryWidth);
+    Leaf<double> gate(random, rows.rows, kEntryWidth, 2);
     expect_gradients({.run =
                           [&](Tape<double>& tape) {
                             return std::vector{pool_groups<double>(tape, {kv, gate, &rows, &entries})};
@@ -35,10 +35,10 @@ TEST(PoolGroups, GradientsAreThoseOfFiniteDifferences) {
 
 TEST(PoolGroups, PairsAreTheEnginesAndEndWithTheirSample) {
   TestRandom random(2);
-  const BatchRows rows = encoder_rows(make_batch());
-  const EntryRows entries = entry_rows(make_batch(), 2);
-  Leaf<float> kv(random, rows.rows, kWidth);
-  Leaf<float> gate(random, rows.rows, kWidth, 2);
+  const BatchRows rows = encoder_rows(make_pairs_batch());
+  const EntryRows entries = entry_rows(make_pairs_batch(), 2);
+  Leaf<float> kv(random, rows.rows, kEntryWidth);
+  Leaf<float> gate(random, rows.rows, kEntryWidth, 2);
   ThreadPool pool(2);
   Tape<float> tape(pool, Tape<float>::Mode::kForward);
   const Value<float> latent = pool_groups<float>(tape, {kv, gate, &rows, &entries});
@@ -52,7 +52,7 @@ TEST(PoolGroups, PairsAreTheEnginesAndEndWithTheirSample) {
       inputs[i].assign(values.begin(), values.end());
       inputs[i].insert(inputs[i].end(), gates.begin(), gates.end());
     }
-    std::vector<float> expected(kWidth);
+    std::vector<float> expected(kEntryWidth);
     pool_pair(inputs[0], inputs[1], expected);
     EXPECT_TRUE(std::ranges::equal(latent.data.row(j), expected)) << j;
   }

@@ -12,7 +12,7 @@
 namespace tidepool {
 namespace {
 
-constexpr uint64_t kFileBytesMax = uint64_t{4} << 30;
+constexpr uint64_t kCorpusBytesMax = uint64_t{4} << 30;
 constexpr int64_t kManifestFormat = 1;
 
 [[noreturn]] void refuse(const std::string& name, std::string_view reason) {
@@ -87,10 +87,11 @@ Corpus Corpus::load(const std::filesystem::path& folder) {
   const std::filesystem::path manifest = folder / "manifest.json";
   const auto read = [&](const std::string& file) {
     const std::filesystem::path path = folder / file;
-    return parse_corpus_documents(read_file(path, kFileBytesMax), path.string());
+    return parse_corpus_documents(read_file(path, kCorpusBytesMax), path.string());
   };
   std::vector<CorpusSource> sources;
-  const std::vector<CorpusEntry> entries = parse_corpus_manifest(read_file(manifest, kFileBytesMax), manifest.string());
+  const std::vector<CorpusEntry> entries =
+      parse_corpus_manifest(read_file(manifest, kCorpusBytesMax), manifest.string());
   sources.reserve(entries.size());
   for (const CorpusEntry& entry : entries)
     sources.push_back({entry.name, read(entry.train_file), read(entry.heldout_file)});

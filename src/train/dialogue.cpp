@@ -6,31 +6,60 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "image/decode.h"
+#include "session/image_source.h"
 #include "text/chat_encoding_ids.h"
 #include "text/dsml.h"
+#include "text/tokenizer_control.h"
 
 namespace tidepool {
 namespace {
 
 /// Bytes of a text that are to be learnt.
-struct Range {
+struct TextRange {
   size_t begin = 0;
   size_t end = 0;
 };
 
+/// The picture of a record in a rendered prompt.
+std::shared_ptr<const PreparedImage> prepare_record(const SampleEncoding& encoding, const Json& record) {
+  if (!encoding.images) {
+    throw Error(ErrorCode::kInvalidArgument, "a dialogue has a picture, and the model's config no vision_config");
+  }
+  constexpr std::string_view kName = "picture";
+  const std::string file = image_record_bytes(record, std::string(kName), ImageLimits{}.bytes_max);
+  const RgbImage image = decode_image(std::as_bytes(std::span(file)), std::string(kName));
+  return std::make_shared<const PreparedImage>(prepare_image(*encoding.images, image, std::string(kName)));
+}
+
+/// Appends a picture's span in the place of its placeholder `id`.
+void append_picture(const SampleEncoding& encoding, const Json& record, int32_t id, Sample& sample) {
+  sample.pictures.push_back({sample.ids.size(), prepare_record(encoding, record)});
+  sample.ids.resize(sample.ids.size() + static_cast<size_t>(sample.pictures.back().image->plan.tokens()), id);
+  sample.weights.resize(sample.ids.size(), 0);
+}
+
 /// Appends the tokens of a rendered text; those that begin in a range are to be learnt, so the ones before them get the
 /// weight.
-void append(const Tokenizer& tokenizer, const ChatPrompt& prompt, std::span<const Range> learnt, Sample& sample) {
+void append(const SampleEncoding& encoding, const ChatPrompt& prompt, std::span<const TextRange> learnt,
+            Sample& sample) {
+  const std::optional<int32_t> placeholder = find_control_tokens(encoding.tokenizer).image;
   size_t position = 0;
   size_t range = 0;
-  for (const int32_t id : prompt_ids(tokenizer, prompt)) {
+  size_t picture = 0;
+  for (const int32_t id : prompt_ids(encoding.tokenizer, prompt)) {
+    if (id == placeholder) {
+      append_picture(encoding, prompt.images[picture++], id, sample);
+      position += dsml::kImage.size();
+      continue;
+    }
     while (range < learnt.size() && learnt[range].end <= position)
       ++range;
     const bool is_learnt = range < learnt.size() && learnt[range].begin <= position;
     if (is_learnt) sample.weights.back() = 1;
     sample.ids.push_back(id);
     sample.weights.push_back(0);
-    position += tokenizer.token_bytes(id).size();
+    position += encoding.tokenizer.token_bytes(id).size();
   }
   TIDEPOOL_CHECK(position == prompt.text.size(), "tokens and text of a prompt differ");
 }
@@ -44,14 +73,22 @@ ChatPrompt render_answer(const Dialogue& dialogue) {
 }
 
 /// The earlier turns as they were written, each with its end of sentence.
-std::vector<Range> learnt_turns(const Dialogue& dialogue, const ChatPrompt& prompt) {
-  std::vector<Range> ranges;
+std::vector<TextRange> learnt_turns(const Dialogue& dialogue, const ChatPrompt& prompt) {
+  std::vector<TextRange> ranges;
   ranges.reserve(prompt.turns.size());
   for (const PromptTurn& turn : prompt.turns) {
     if (dialogue.request.is_thinking && !turn.has_reasoning) continue;
     ranges.push_back({turn.begin, turn.end + dsml::kEndOfSentence.size()});
   }
   return ranges;
+}
+
+/// The conversation up to the answer.
+Sample make_given(const SampleEncoding& encoding, const Dialogue& dialogue) {
+  Sample sample;
+  const ChatPrompt prompt = encode_chat_request(dialogue.request).prompt;
+  append(encoding, prompt, learnt_turns(dialogue, prompt), sample);
+  return sample;
 }
 
 std::string trimmed(std::string_view text) {
@@ -167,18 +204,16 @@ ChatMessage text_message(ChatRole role, std::string text) {
   return message;
 }
 
-Sample make_sample(const Tokenizer& tokenizer, const Dialogue& dialogue) {
-  Sample sample;
-  const PreparedChat chat = encode_chat_request(dialogue.request);
-  append(tokenizer, chat.prompt, learnt_turns(dialogue, chat.prompt), sample);
+Sample make_sample(const SampleEncoding& encoding, const Dialogue& dialogue) {
+  Sample sample = make_given(encoding, dialogue);
   const ChatPrompt answer = render_answer(dialogue);
-  const Range whole{0, answer.text.size()};
-  append(tokenizer, answer, std::span(&whole, 1), sample);
+  const TextRange whole{0, answer.text.size()};
+  append(encoding, answer, std::span(&whole, 1), sample);
   return sample;
 }
 
-std::vector<int32_t> make_prompt(const Tokenizer& tokenizer, const Dialogue& dialogue) {
-  return prompt_ids(tokenizer, encode_chat_request(dialogue.request).prompt);
+std::vector<int32_t> make_prompt(const SampleEncoding& encoding, const Dialogue& dialogue) {
+  return make_given(encoding, dialogue).ids;
 }
 
 std::string answer_text(const Dialogue& dialogue) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "image/plan.h"
 #include "text/chat_request.h"
 #include "text/completion_parser.h"
 #include "text/tokenizer.h"
@@ -24,13 +26,25 @@ struct Dialogue {
   std::string group;  ///< what kind of item of its task it is, for tables; may be empty
 };
 
-/// The tokens of the whole conversation in the released format, the answer and its end of sentence at the end. What
-/// the assistant wrote is to be learnt: the answer, and the earlier turns as far as the prompt shows them as they were
-/// written (in thinking mode without tools their reasoning is left out, so these turns are given).
-[[nodiscard]] Sample make_sample(const Tokenizer& tokenizer, const Dialogue& dialogue);
+/// What turns dialogues into the tokens of a model.
+struct SampleEncoding {
+  SampleEncoding(const Tokenizer& tokenizer_in,  // NOLINT(*-explicit-*): most models read text alone
+                 std::optional<ImagePlanConfig> images_in = std::nullopt)
+      : tokenizer(tokenizer_in), images(images_in) {}
+
+  const Tokenizer& tokenizer;             ///< outlives it
+  std::optional<ImagePlanConfig> images;  ///< how pictures enter the model; nothing for one that cannot see
+};
+
+/// The tokens of the whole conversation in the released format, the answer and its end of sentence at the end, and its
+/// pictures, each decoded and prepared as that of a request. What the assistant wrote is to be learnt: the answer, and
+/// the earlier turns as far as the prompt shows them as they were written (in thinking mode without tools their
+/// reasoning is left out, so these turns are given). Throws Error(kInvalidArgument) for a picture when the model cannot
+/// see.
+[[nodiscard]] Sample make_sample(const SampleEncoding& encoding, const Dialogue& dialogue);
 
 /// The tokens that the model is asked to go on from: make_sample's, up to the answer.
-[[nodiscard]] std::vector<int32_t> make_prompt(const Tokenizer& tokenizer, const Dialogue& dialogue);
+[[nodiscard]] std::vector<int32_t> make_prompt(const SampleEncoding& encoding, const Dialogue& dialogue);
 
 /// The text that the model should write, its end of sentence left out.
 [[nodiscard]] std::string answer_text(const Dialogue& dialogue);

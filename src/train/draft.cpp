@@ -35,14 +35,14 @@ class Draws {
 };
 
 /// A place for a block: row `row` of sample `sample` is the last one read.
-struct Place {
+struct BlockPlace {
   size_t sample = 0;
   size_t row = 0;
 };
 
 /// Everywhere where a block and the token behind it lie within the sample.
-std::vector<Place> all_places(const BatchRows& decoder, size_t block_size) {
-  std::vector<Place> places;
+std::vector<BlockPlace> all_places(const BatchRows& decoder, size_t block_size) {
+  std::vector<BlockPlace> places;
   places.reserve(decoder.rows);
   for (size_t s = 0; s < decoder.samples.size(); ++s) {
     const SampleRows& sample = decoder.samples[s];
@@ -209,18 +209,18 @@ DraftParameters<Real> bind_draft(const ParameterSet<Real>& parameters, const Mod
 
 DraftBatch choose_draft_blocks(const TokenBatch& batch, const BatchRows& decoder, size_t block_size, size_t count,
                                uint64_t seed) {
-  std::vector<Place> places = all_places(decoder, block_size);
+  std::vector<BlockPlace> places = all_places(decoder, block_size);
   count = std::min(count, places.size());
   Draws draws(seed);
   for (size_t i = 0; i < count; ++i)
     std::swap(places[i], places[i + draws.below(places.size() - i)]);
   places.resize(count);
-  std::ranges::sort(places, {}, &Place::row);
+  std::ranges::sort(places, {}, &BlockPlace::row);
 
   DraftBatch blocks;
   blocks.rows.reserve(count);
   double total = 0;
-  for (const Place& place : places) {
+  for (const BlockPlace& place : places) {
     blocks.rows.push_back(place.row);
     const SampleRows& sample = decoder.samples[place.sample];
     const size_t first = batch.segments[place.sample].begin + sample.position + place.row - sample.begin + 1;

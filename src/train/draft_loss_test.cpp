@@ -7,16 +7,16 @@
 namespace tidepool {
 namespace {
 
-constexpr size_t kRows = 4;
+constexpr size_t kDraftRows = 4;
 constexpr size_t kVocab = 9;
-constexpr std::array<int32_t, kRows> kIds = {3, 0, 8, 3};
-constexpr std::array<double, kRows> kWeights = {1, 0.5, 0, 0.25};
+constexpr std::array<int32_t, kDraftRows> kIds = {3, 0, 8, 3};
+constexpr std::array<double, kDraftRows> kWeights = {1, 0.5, 0, 0.25};
 
-struct Case {
+struct DraftLossCase {
   TestRandom random{1};
-  Leaf<double> logits{random, kRows, kVocab, 2};
-  Leaf<double> confidence{random, kRows, 1, 2};
-  Leaf<double> backbone{random, kRows, kVocab, 2};
+  Leaf<double> logits{random, kDraftRows, kVocab, 2};
+  Leaf<double> confidence{random, kDraftRows, 1, 2};
+  Leaf<double> backbone{random, kDraftRows, kVocab, 2};
 
   [[nodiscard]] DraftLoss run(Tape<double>& tape, const Value<double>& c) {
     return draft_loss<double>(tape, logits, c, {backbone.value().data, kIds, kWeights});
@@ -24,7 +24,7 @@ struct Case {
 };
 
 TEST(DraftLoss, GradientsOfLogitsAreThoseOfItsFirstTwoParts) {
-  Case c;
+  DraftLossCase c;
   // The distance gets no gradient through the confidence, so that part is left out of the difference.
   expect_gradients({.loss =
                         [&](Tape<double>& tape) {
@@ -35,17 +35,17 @@ TEST(DraftLoss, GradientsOfLogitsAreThoseOfItsFirstTwoParts) {
 }
 
 TEST(DraftLoss, GradientsOfConfidenceAreThoseOfFiniteDifferences) {
-  Case c;
+  DraftLossCase c;
   expect_gradients({.loss = [&](Tape<double>& tape) { return c.run(tape, c.confidence).total; },
                     .inputs = {{"confidence", c.confidence}}});
 }
 
 TEST(DraftLoss, IsThePublishedOne) {
-  Case c;
+  DraftLossCase c;
   ThreadPool pool(2);
   Tape<double> tape(pool, Tape<double>::Mode::kForward);
   double total = 0;
-  for (size_t row = 0; row < kRows; ++row) {
+  for (size_t row = 0; row < kDraftRows; ++row) {
     const auto probabilities = [&](Leaf<double>& leaf) {
       std::vector<double> p;
       double sum = 0;

@@ -120,7 +120,7 @@ TEST_P(TrainedDraft, GoldenForwardIsTheEnginesWithinTheStatedNoise) {
 INSTANTIATE_TEST_SUITE_P(Cases, TrainedDraft, testing::Values("dspark_long", "dspark_short"));
 
 /// Two samples, of which the second one's decoder begins late, with tokens 10, 11, ...
-TokenBatch make_batch() {
+TokenBatch make_draft_batch() {
   TokenBatch batch;
   batch.segments = {{.begin = 0, .count = 12}, {.begin = 12, .count = 20, .decoder_begin = 8}};
   for (int32_t i = 0; i < 32; ++i)
@@ -131,7 +131,7 @@ TokenBatch make_batch() {
 }
 
 TEST(DraftBlocks, LieWithinTheirSampleBehindRandomPositions) {
-  const TokenBatch batch = make_batch();
+  const TokenBatch batch = make_draft_batch();
   const BatchRows decoder = decoder_rows(batch);
   constexpr size_t kSize = 3;
   const DraftBatch all = choose_draft_blocks(batch, decoder, kSize, 1000, 1);
@@ -166,7 +166,7 @@ TEST(DraftBlocks, LieWithinTheirSampleBehindRandomPositions) {
 }
 
 /// The golden checkpoint's layers, smaller.
-ModelConfig small_config() {
+ModelConfig small_draft_config() {
   ModelConfig config = Checkpoint::open(golden::folder() / "ckpt")->config();
   config.vocab_size = 45;
   config.hidden_size = 32;
@@ -181,10 +181,10 @@ ModelConfig small_config() {
 
 /// A draft head with random weights behind random taps.
 struct SmallDraft {
-  ModelConfig config = small_config();
+  ModelConfig config = small_draft_config();
   ParameterSet<double> parameters{config};
   AttentionModel<double> model{config};
-  TokenBatch batch = make_batch();
+  TokenBatch batch = make_draft_batch();
   BatchRows decoder = decoder_rows(batch);
   DraftBatch blocks = choose_draft_blocks(batch, decoder, 3, 4, 5);
   TestRandom random{6};

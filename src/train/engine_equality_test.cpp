@@ -15,7 +15,7 @@ namespace tidepool {
 namespace {
 
 /// Keeps whole tensors by "name.layer".
-class Collector final : public Probe {
+class LayerCollector final : public Probe {
  public:
   bool wants(std::string_view) override { return true; }
   void record(std::string_view name, int64_t layer, int64_t, Span2d<const float> values) override {
@@ -63,7 +63,7 @@ class EngineEquality : public testing::Test {
   ParameterSet<float> parameters_;
   ThreadPool pool_;
   std::vector<InputToken> tokens_;
-  Collector engine_;
+  LayerCollector engine_;
 };
 
 TEST_F(EngineEquality, MixtureOfExpertsOnGoldenWeights) {

@@ -8,19 +8,19 @@
 namespace tidepool {
 namespace {
 
-constexpr size_t kStreams = 3;
-constexpr size_t kWidth = 5;
+constexpr size_t kEngramStreams = 3;
+constexpr size_t kEngramWidth = 5;
 constexpr size_t kColumns = 2;
 constexpr size_t kHeadDim = 4;
-constexpr size_t kRows = 6;
+constexpr size_t kEngramRows = 6;
 
 struct EngramCase {
   TestRandom random{2};
   Leaf<double> table{random, 10, kHeadDim};
-  Leaf<double> wkv{random, (kStreams + 1) * kWidth, kColumns* kHeadDim};
-  Leaf<double> q_weight{random, kStreams, kWidth};
-  Leaf<double> k_weight{random, kStreams, kWidth};
-  Leaf<double> stream{random, kRows, kStreams* kWidth};
+  Leaf<double> wkv{random, (kEngramStreams + 1) * kEngramWidth, kColumns* kHeadDim};
+  Leaf<double> q_weight{random, kEngramStreams, kEngramWidth};
+  Leaf<double> k_weight{random, kEngramStreams, kEngramWidth};
+  Leaf<double> stream{random, kEngramRows, kEngramStreams* kEngramWidth};
   Parameter<double> owned[4];
   EngramParameters<double> parameters{owned, owned + 1, owned + 2, owned + 3};
   // The first column's part of the table is rows 0 to 4, the second's 5 to 9; rows 2 and 7 are read twice, 9 never.
@@ -54,7 +54,7 @@ TEST(TrainEngram, OnlyRowsThatWereReadGetGradientsAndDeadRowsTakeNothing) {
   const Value<double> y = test.run(tape);
   EXPECT_TRUE(std::ranges::equal(y.data.row(2), test.stream.value().data.row(2)));
   EXPECT_FALSE(std::ranges::equal(y.data.row(1), test.stream.value().data.row(1)));
-  for (size_t row = 0; row < kRows; ++row)
+  for (size_t row = 0; row < kEngramRows; ++row)
     std::ranges::fill(y.grad.row(row), 1.0);
   tape.backward();
   const auto is_zero = [&](size_t row) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "base/error.h"
 #include "text/tokenizer_control.h"
@@ -45,19 +46,48 @@ std::string shown(const Completion& output) {
   return replace_invalid_utf8(text);
 }
 
-/// The bits by which a row of logits misses a token.
-double bits_of_row(std::span<const float> logits, int32_t target) {
+/// log sum exp of a row.
+double log_sum(std::span<const float> logits) {
   const float highest = *std::ranges::max_element(logits);
   double sum = 0;
   for (const float logit : logits)
     sum += std::exp(static_cast<double>(logit - highest));
-  return (std::log(sum) + static_cast<double>(highest - logits[static_cast<size_t>(target)])) / std::numbers::ln2;
+  return std::log(sum) + static_cast<double>(highest);
+}
+
+/// The bits by which a row of logits misses a token.
+double bits_of_row(std::span<const float> logits, int32_t target) {
+  return (log_sum(logits) - static_cast<double>(logits[static_cast<size_t>(target)])) / std::numbers::ln2;
+}
+
+/// KL(softmax(p) || softmax(q)) of two rows of logits, in nats.
+double divergence(std::span<const float> p, std::span<const float> q) {
+  const double sum_p = log_sum(p);
+  const double sum_q = log_sum(q);
+  double total = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_p = static_cast<double>(p[i]) - sum_p;
+    total += std::exp(log_p) * (log_p - (static_cast<double>(q[i]) - sum_q));
+  }
+  return std::max(total, 0.0);  // equal distributions may come out a rounding below
+}
+
+std::ptrdiff_t most_likely(std::span<const float> logits) {
+  return std::ranges::max_element(logits) - logits.begin();
 }
 
 }  // namespace
 
+/// The beginning of a held-out document.
+struct Evaluation::HeldoutText {
+  const CorpusSource& source;
+  std::vector<InputToken> tokens;  ///< behind the token that begins every text
+  uint64_t bytes = 0;
+};
+
 const std::vector<EvaluationTest>& evaluation_tests() {
   static const std::vector<EvaluationTest> tests = {
+      {.name = "recall_256", .task = "recall", .length = 256, .sharing = kSharing},
       {.name = "recall_4k", .task = "recall", .length = 4096, .sharing = kSharing},
       {.name = "recall_16k", .task = "recall", .length = 16384, .sharing = kSharing},
       {.name = "recall_64k", .task = "recall", .length = 65536, .sharing = kSharing},
@@ -70,7 +100,9 @@ const std::vector<EvaluationTest>& evaluation_tests() {
       {.name = "arithmetic_50", .task = "arithmetic", .effort = 50},
       {.name = "arithmetic_100", .task = "arithmetic", .effort = 100},
       {.name = "help", .task = "help"},
-      {.name = "text"},
+      {.name = "pictures", .task = "pictures", .sharing = 1},
+      {.name = "text", .kind = EvaluationTest::Kind::kText},
+      {.name = "replay", .kind = EvaluationTest::Kind::kReplay},
   };
   return tests;
 }
@@ -97,7 +129,7 @@ std::vector<EvaluationTest> choose_evaluation_tests(const std::vector<std::strin
 }
 
 bool needs_corpus(const EvaluationTest& test) {
-  return test.task.empty() || needs_corpus(test.task);
+  return test.kind != EvaluationTest::Kind::kAnswers || needs_corpus(test.task);
 }
 
 void count_answer(const Dialogue& dialogue, const Completion& output, bool has_ended, EvaluationResult& result) {
@@ -125,6 +157,7 @@ int64_t Evaluation::context_max() const {
 std::optional<std::string> Evaluation::reason_to_skip(const EvaluationTest& test) const {
   if (needs_corpus(test) && corpus_ == nullptr)
     return "needs texts: --corpus names the folder of tools/fetch_corpus.sh";
+  if (has_pictures(test.task) && !model_.config().vision) return "needs a model with a vision tower";
   if (static_cast<int64_t>(test.length) > context_max()) {
     return fmt::format("needs a context of {} tokens, and this one has {}", test.length, context_max());
   }
@@ -136,10 +169,10 @@ EvaluationResult Evaluation::run(const EvaluationTest& test, const Progress& pro
   result.name = test.name;
   result.skipped = reason_to_skip(test);
   if (result.skipped) return result;
-  if (test.task.empty()) {
-    run_text(progress, result);
-  } else {
-    run_task(test, progress, result);
+  switch (test.kind) {
+    case EvaluationTest::Kind::kAnswers: run_task(test, progress, result); break;
+    case EvaluationTest::Kind::kText: run_text(progress, result); break;
+    case EvaluationTest::Kind::kReplay: run_replay(progress, result); break;
   }
   return result;
 }
@@ -182,7 +215,8 @@ void Evaluation::answer(const Dialogue& dialogue, EvaluationResult& result) {
   const TurnResult output = conversation_.run(turn);
   result.prompt_tokens += turn.prompt.size();
   result.output_tokens += output.tokens.size();
-  const bool has_ended = output.finish == FinishReason::kStopToken;
+  // Behind the last call of an answer nothing more is read, and the end of sentence is not waited for.
+  const bool has_ended = output.finish == FinishReason::kStopToken || output.finish == FinishReason::kStopText;
   const size_t right = result.all.right;
   count_answer(dialogue, output.completion, has_ended, result);
   if (result.all.right == right && result.wrong.size() < options_.wrong_shown) {
@@ -190,9 +224,23 @@ void Evaluation::answer(const Dialogue& dialogue, EvaluationResult& result) {
                             .expected = answer_text(dialogue),
                             .got = shown(output.completion)});
   }
+  if (options_.measures_answer_bits) measure_answer(std::move(turn), dialogue, result);
 }
 
-void Evaluation::run_text(const Progress& progress, EvaluationResult& result) {
+void Evaluation::measure_answer(TurnRequest turn, const Dialogue& dialogue, EvaluationResult& result) {
+  std::vector<int32_t>& answer = turn.generation.forced;
+  answer = model_.tokenizer().encode(answer_text(dialogue));
+  answer.push_back(static_cast<int32_t>(find_control_tokens(model_.tokenizer()).end_of_sentence));
+  turn.generation.max_tokens = static_cast<int64_t>(answer.size());
+  turn.generation.sampling.top_logprobs = 0;
+  for (const SampledToken& token : conversation_.run(turn).tokens) {
+    result.answer_bits -= token.logprobs.value().chosen / std::numbers::ln2;
+    ++result.answer_tokens;
+  }
+}
+
+/// Hands over as many held-out documents as are asked for, in an order that follows from the seed.
+void Evaluation::for_texts(const Progress& progress, const std::function<void(const HeldoutText&)>& body) const {
   struct Place {
     const CorpusSource* source = nullptr;
     const CorpusDocument* document = nullptr;
@@ -205,29 +253,33 @@ void Evaluation::run_text(const Progress& progress, EvaluationResult& result) {
   const auto begin = static_cast<int32_t>(find_control_tokens(model_.tokenizer()).begin_of_sentence);
   const size_t tokens_max = std::min(kTextTokens, static_cast<size_t>(context_max()) - 1);
   const size_t count = std::min(options_.items, places.size());
-  result.text.emplace();
   for (size_t i = 0; i < count; ++i) {
     if (progress) progress(i, count);
     const auto& [source, document] = places[shuffled_index(options_.seed, 0, i, places.size())];
     std::vector<int32_t> ids = model_.tokenizer().encode_plain(document->text);
     ids.resize(std::min(ids.size(), tokens_max));
-    const uint64_t bytes = model_.tokenizer().decode(ids).size();
-    ids.insert(ids.begin(), begin);
-    const double bits = bits_of(ids);
-    for (TextCost* text : {&*result.text, &result.text_groups[source->name]}) {
-      text->bits += bits;
-      text->bytes += bytes;
-    }
-    ++result.all.items;
-    result.prompt_tokens += ids.size();
+    HeldoutText text{.source = *source, .tokens = {{.id = begin}}, .bytes = model_.tokenizer().decode(ids).size()};
+    text.tokens.reserve(ids.size() + 1);
+    for (const int32_t id : ids)
+      text.tokens.push_back({.id = id});
+    body(text);
   }
 }
 
-double Evaluation::bits_of(const std::vector<int32_t>& ids) {
-  std::vector<InputToken> tokens;
-  tokens.reserve(ids.size());
-  for (const int32_t id : ids)
-    tokens.push_back({.id = id});
+void Evaluation::run_text(const Progress& progress, EvaluationResult& result) {
+  result.text.emplace();
+  for_texts(progress, [&](const HeldoutText& held) {
+    const double bits = bits_of(held.tokens);
+    for (TextCost* text : {&*result.text, &result.text_groups[held.source.name]}) {
+      text->bits += bits;
+      text->bytes += held.bytes;
+    }
+    ++result.all.items;
+    result.prompt_tokens += held.tokens.size();
+  });
+}
+
+double Evaluation::bits_of(const std::vector<InputToken>& tokens) {
   PrefillOptions options;
   options.replay = Replay::kFull;
   options.chunk = options_.chunk;
@@ -237,12 +289,54 @@ double Evaluation::bits_of(const std::vector<int32_t>& ids) {
   const auto add = [&](int64_t first, Span2d<const float> logits, size_t /*tokens_done*/) {
     for (size_t row = 0; row < logits.rows; ++row) {
       const size_t next = static_cast<size_t>(first) + row + 1;
-      if (next < ids.size()) bits += bits_of_row(logits.row(row), ids[next]);
+      if (next < tokens.size()) bits += bits_of_row(logits.row(row), tokens[next].id);
     }
     return true;
   };
   (void)prefill(model_.model(), model_.runtime(), arena_, state, tokens, options, add);
   return bits;
+}
+
+void Evaluation::run_replay(const Progress& progress, EvaluationResult& result) {
+  ReplayCost& cost = result.replay.emplace();
+  const auto window = static_cast<size_t>(model_.config().sliding_window);
+  for_texts(progress, [&](const HeldoutText& text) {
+    if (text.tokens.size() <= window) return;  // both read all of it
+    const std::vector<float> exact = last_logits(text.tokens, Replay::kExact);
+    const std::vector<float> bounded = last_logits(text.tokens, Replay::kBounded);
+    cost.divergences.push_back(divergence(exact, bounded));
+    cost.same_tokens += most_likely(exact) == most_likely(bounded) ? 1 : 0;
+    ++result.all.items;
+    result.prompt_tokens += text.tokens.size();
+  });
+}
+
+/// Logits behind the last token.
+std::vector<float> Evaluation::last_logits(const std::vector<InputToken>& tokens, Replay replay) {
+  PrefillOptions options;
+  options.replay = replay;
+  options.chunk = options_.chunk;
+  SequenceState state = model_.model().new_sequence();
+  std::vector<float> last;
+  const auto keep = [&](int64_t /*first*/, Span2d<const float> logits, size_t /*tokens_done*/) {
+    if (logits.rows > 0) last.assign(logits.row(0).begin(), logits.row(0).end());
+    return true;
+  };
+  (void)prefill(model_.model(), model_.runtime(), arena_, state, tokens, options, keep);
+  return last;
+}
+
+double ReplayCost::mean() const {
+  const double sum = std::accumulate(divergences.begin(), divergences.end(), 0.0);
+  return divergences.empty() ? 0 : sum / static_cast<double>(divergences.size());
+}
+
+double ReplayCost::quantile(double share) const {
+  if (divergences.empty()) return 0;
+  std::vector<double> sorted = divergences;
+  std::ranges::sort(sorted);
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
+  return sorted[std::clamp(rank, size_t{1}, sorted.size()) - 1];
 }
 
 }  // namespace tidepool

@@ -21,18 +21,26 @@ namespace tidepool {
 struct EvaluationOptions {
   size_t items = 200;  ///< of each test
   uint64_t seed = 1;
-  Replay replay = Replay::kBounded;  ///< of the tests that write answers; texts are read in full
+  Replay replay = Replay::kBounded;  ///< of the tests that write answers; texts are read as their tests say
   size_t chunk = 512;
   /// Prompt and answer together; nothing: what the model was made for.
   std::optional<int64_t> context_max{};
   /// Wrong answers to keep of each test, the first ones.
   size_t wrong_shown = 0;
+  /// Also writes each right answer, for what it costs the model: that tells models apart which get nothing right.
+  bool measures_answer_bits = false;
 };
 
-/// A test: a task of held-out items under one condition, or text to predict.
+/// A test: a task of held-out items under one condition, or something that is measured on held-out texts.
 struct EvaluationTest {
+  enum class Kind : uint8_t {
+    kAnswers,  ///< how many items of a task are answered right
+    kText,     ///< bits per byte
+    kReplay,   ///< what bounded replay changes: the divergence of the next token's distribution from exact replay's
+  };
   std::string name{};  ///< "recall_16k"
-  std::string task{};  ///< of make_task; empty: bits per byte of held-out texts
+  Kind kind = Kind::kAnswers;
+  std::string task{};  ///< of make_task; empty for the other kinds
   size_t length = 0;   ///< tokens of an item, where the task has lengths
   int effort = 0;      ///< of arithmetic
   size_t sharing = 0;  ///< items that share a context
@@ -62,6 +70,15 @@ struct TextCost {
   [[nodiscard]] double bits_per_byte() const { return bytes == 0 ? 0 : bits / static_cast<double>(bytes); }
 };
 
+/// How the next token's distribution p behind a prompt, by exact replay, differs from the q of bounded replay.
+struct ReplayCost {
+  std::vector<double> divergences;  ///< KL(p || q) of each prompt, in nats
+  size_t same_tokens = 0;           ///< prompts behind which both find the same token most likely
+  [[nodiscard]] double mean() const;
+  /// The least divergence that a share of the prompts, `share` in (0, 1], does not exceed; 0 without prompts.
+  [[nodiscard]] double quantile(double share) const;
+};
+
 /// What came of a test.
 struct EvaluationResult {
   /// Items and how many of them were answered right.
@@ -78,8 +95,11 @@ struct EvaluationResult {
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
   std::map<std::string, Share> groups;
+  double answer_bits = 0;                       ///< of the right answers and their ends, where they were measured
+  uint64_t answer_tokens = 0;                   ///< of these
   std::optional<TextCost> text;                 ///< of the test of texts
   std::map<std::string, TextCost> text_groups;  ///< by source of the corpus
+  std::optional<ReplayCost> replay;             ///< of the test of replays
   std::vector<WrongAnswer> wrong;
 };
 
@@ -100,9 +120,14 @@ class Evaluation {
  private:
   [[nodiscard]] std::optional<std::string> reason_to_skip(const EvaluationTest& test) const;
   void answer(const Dialogue& dialogue, EvaluationResult& result);
+  void measure_answer(TurnRequest turn, const Dialogue& dialogue, EvaluationResult& result);
   void run_task(const EvaluationTest& test, const Progress& progress, EvaluationResult& result);
+  struct HeldoutText;
+  void for_texts(const Progress& progress, const std::function<void(const HeldoutText&)>& body) const;
   void run_text(const Progress& progress, EvaluationResult& result);
-  [[nodiscard]] double bits_of(const std::vector<int32_t>& ids);
+  void run_replay(const Progress& progress, EvaluationResult& result);
+  [[nodiscard]] double bits_of(const std::vector<InputToken>& tokens);
+  [[nodiscard]] std::vector<float> last_logits(const std::vector<InputToken>& tokens, Replay replay);
   [[nodiscard]] int64_t context_max() const;
 
   const LoadedModel& model_;

@@ -22,10 +22,22 @@ TEST(EvaluationTests, AreChosenByNameOrKindInTheirOwnOrder) {
     return found;
   };
   EXPECT_EQ(names({}).size(), evaluation_tests().size());
-  EXPECT_THAT(names({"help", "recall"}), ElementsAre("recall_4k", "recall_16k", "recall_64k", "help"));
+  EXPECT_THAT(names({"help", "recall"}), ElementsAre("recall_256", "recall_4k", "recall_16k", "recall_64k", "help"));
   EXPECT_THAT(names({"arithmetic_10"}), ElementsAre("arithmetic_10"));
   EXPECT_THROW((void)names({"recal"}), Error);
   EXPECT_THROW((void)names({"arithmetic_1"}), Error);
+}
+
+TEST(ReplayCost, QuantilesAreNearestRanks) {
+  ReplayCost cost;
+  EXPECT_EQ(cost.mean(), 0);
+  EXPECT_EQ(cost.quantile(0.99), 0);
+  cost.divergences = {4, 1, 3, 2};
+  EXPECT_EQ(cost.mean(), 2.5);
+  EXPECT_EQ(cost.quantile(0.5), 2);   // rank 2 of 4
+  EXPECT_EQ(cost.quantile(0.51), 3);  // rank 2.04, so 3
+  EXPECT_EQ(cost.quantile(0.99), 4);
+  EXPECT_EQ(cost.quantile(0.01), 1);
 }
 
 /// Outputs instead of a model's.
@@ -101,6 +113,26 @@ TEST_F(GoldenEvaluation, AModelThatKnowsNothingGetsNothingRight) {
   EXPECT_THAT(result.wrong[0].expected, HasSubstr("</think>"));
 }
 
+TEST_F(GoldenEvaluation, PicturesGoThroughTheTower) {
+  const EvaluationResult result = run(test_of("pictures"), {.items = 3});
+  EXPECT_FALSE(result.skipped);
+  EXPECT_EQ(result.all.items, 3);
+  EXPECT_EQ(result.too_long, 0);
+  EXPECT_GT(result.prompt_tokens, 3 * 8);
+  EXPECT_GT(result.output_tokens, 0);
+}
+
+TEST(Evaluation, GoldenModelWithoutATowerSkipsPictures) {
+  const auto model =
+      LoadedModel::load({.folder = std::filesystem::path(TIDEPOOL_GOLDEN_DIR) / "ckpt_textonly", .threads = 1});
+  KvCacheOptions options;
+  options.ram_bytes = size_t{64} << 20;
+  options.snapshot_ram_bytes = size_t{64} << 20;
+  KvCache cache(model->model().kv_layout(), options);
+  Evaluation evaluation(*model, cache, nullptr, {.items = 1});
+  EXPECT_THAT(evaluation.run(choose_evaluation_tests({"pictures"}).front()).skipped.value_or(""), HasSubstr("vision"));
+}
+
 TEST_F(GoldenEvaluation, TheSameSeedGivesTheSameCounts) {
   const EvaluationOptions options{.items = 3, .seed = 5};
   const EvaluationResult first = run(test_of("help"), options);
@@ -159,6 +191,55 @@ TEST_F(GoldenEvaluation, BitsPerByteAreThoseOfTheTokensOneByOne) {
   // Logits are binary32 and about 10 large, so a token's bits are known to some 1e-6.
   EXPECT_NEAR(result.text->bits, bits, 1e-5 * static_cast<double>(bytes));
   EXPECT_NEAR(result.text_groups.at("tales").bits_per_byte(), bits / static_cast<double>(bytes), 1e-5);
+}
+
+TEST_F(GoldenEvaluation, RightAnswersCostAModelThatKnowsNothingAboutTheVocabulary) {
+  const EvaluationResult result = run(test_of("arithmetic_10"), {.items = 3, .measures_answer_bits = true});
+  EXPECT_EQ(result.all.right, 0);
+  EXPECT_GT(result.answer_tokens, 3);  // three ends, and what stands before them
+  EXPECT_LT(result.answer_tokens, result.output_tokens);
+  // Random weights make 512 tokens about equally likely: 9 bits.
+  EXPECT_NEAR(result.answer_bits / static_cast<double>(result.answer_tokens), 9, 4);
+  EXPECT_EQ(run(test_of("arithmetic_10"), {.items = 3}).answer_tokens, 0);
+}
+
+TEST_F(GoldenEvaluation, DivergencesOfReplaysAreThoseOfOnePassFromWhereTheyBegin) {
+  const EvaluationResult result = run(test_of("replay"), {.items = 4, .chunk = 7});
+  ASSERT_TRUE(result.replay);
+  ASSERT_EQ(result.replay->divergences.size(), 4);
+  EXPECT_EQ(result.all.items, 4);
+  // Exact replay is what reading everything gives, bounded replay begins a window of 16 before the end.
+  const auto probabilities = [&](const std::vector<InputToken>& tokens, int64_t decoder_from) {
+    Arena arena;
+    SequenceState state = model_->model().new_sequence();
+    const ForwardRequest request{&state, tokens, decoder_from, 1};
+    const Span2d<const float> logits = forward(model_->model(), model_->runtime(), arena, {&request, 1});
+    std::vector<double> values(logits.row(0).begin(), logits.row(0).end());
+    double sum = 0;
+    for (double& value : values)
+      sum += value = std::exp(value);
+    for (double& value : values)
+      value /= sum;
+    return values;
+  };
+  double sum = 0;
+  for (const CorpusDocument& document : corpus_.sources()[0].heldout) {
+    std::vector<InputToken> tokens = {{.id = 0}};
+    for (const int32_t id : model_->tokenizer().encode_plain(document.text))
+      tokens.push_back({.id = id});
+    const std::vector<double> p = probabilities(tokens, 0);
+    const std::vector<double> q = probabilities(tokens, static_cast<int64_t>(tokens.size()) - 16);
+    for (size_t i = 0; i < p.size(); ++i)
+      sum += p[i] * std::log(p[i] / q[i]);
+  }
+  EXPECT_GT(sum, 1e-4);
+  EXPECT_NEAR(result.replay->mean(), sum / 4, 1e-6);
+}
+
+TEST_F(GoldenEvaluation, PromptsThatAWindowHoldsAreNotCompared) {
+  const EvaluationResult result = run(test_of("replay"), {.items = 4, .context_max = 16});
+  ASSERT_TRUE(result.replay);
+  EXPECT_TRUE(result.replay->divergences.empty());
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 namespace tidepool {
 namespace {
 
-constexpr RowFormat kFormats[] = {RowFormat::kFp8Block32, RowFormat::kFp4Block16, RowFormat::kFp4Block32,
-                                  RowFormat::kFloat32};
+constexpr RowFormat kRowFormats[] = {RowFormat::kFp8Block32, RowFormat::kFp4Block16, RowFormat::kFp4Block32,
+                                     RowFormat::kFloat32};
 
 /// Rows of zeros, tiny, huge and ordinary values.
 Leaf<float> varied_rows(size_t rows, size_t cols) {
@@ -29,7 +29,7 @@ TEST(FakeQuant, RowsAreWhatPackingAndUnpackingGives) {
   Leaf<float> x = varied_rows(30, 64);
   ThreadPool pool(2);
   Tape<float> tape(pool, Tape<float>::Mode::kForward);
-  for (const RowFormat format : kFormats) {
+  for (const RowFormat format : kRowFormats) {
     const Value<float> y = quantise_rows(tape, x.value(), format);
     std::vector<std::byte> packed(row_bytes(format, 64));
     std::vector<float> expected(64);
@@ -60,7 +60,7 @@ TEST(FakeQuant, RoundedRowsAreRoundedToThemselves) {
   Leaf<float> x(random, 20, 64, 8);
   ThreadPool pool(1);
   Tape<float> tape(pool, Tape<float>::Mode::kForward);
-  for (const RowFormat format : kFormats) {
+  for (const RowFormat format : kRowFormats) {
     const Value<float> once = quantise_rows(tape, x.value(), format);
     const Value<float> twice = quantise_rows(tape, once, format);
     for (size_t row = 0; row < once.rows(); ++row)
@@ -77,7 +77,7 @@ TEST(FakeQuant, GradientsPassStraightThroughButWhereAValueIsClipped) {
   x.data()[4] = 1.0F;
   x.data()[20] = 1.0F;
   ThreadPool pool(1);
-  for (const RowFormat format : kFormats) {
+  for (const RowFormat format : kRowFormats) {
     std::ranges::fill(x.grad(), 0.0F);
     Tape<float> tape(pool, Tape<float>::Mode::kTraining);
     const Value<float> y = quantise_rows(tape, x.value(), format);

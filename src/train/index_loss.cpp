@@ -7,19 +7,19 @@
 
 #include "base/buffer.h"
 #include "kernels/gathered.h"
+#include "train/row_blocks.h"
 #include "train/row_spread.h"
 
 namespace tidepool {
 
 namespace {
 
-constexpr size_t kRowsPerJob = 8;
 /// Rows whose derivatives wait for being spread over the keys: with 128 entries and 16 heads they are 1 MiB.
-constexpr size_t kChunkRows = 128;
+constexpr size_t kLossChunkRows = 128;
 
 /// Scratch of one thread.
 template <typename Real>
-struct Workspace {
+struct LossWorkspace {
   std::vector<const Real*> keys;
   Buffer<Real> right;
   Buffer<Real> products;
@@ -28,10 +28,10 @@ struct Workspace {
 };
 
 template <typename Real>
-std::vector<Workspace<Real>> make_workspaces(const Tape<Real>& tape, const IndexLoss<Real>& loss) {
+std::vector<LossWorkspace<Real>> make_workspaces(const Tape<Real>& tape, const IndexLoss<Real>& loss) {
   const size_t stride = kernels::gathered_stride(loss.inputs.weights.cols());
-  std::vector<Workspace<Real>> work(tape.pool().thread_count());
-  for (Workspace<Real>& one : work) {
+  std::vector<LossWorkspace<Real>> work(tape.pool().thread_count());
+  for (LossWorkspace<Real>& one : work) {
     one.keys.resize(loss.selection.entries.cols);
     one.right = Buffer<Real>(loss.inputs.keys.cols() * stride);
     one.products = Buffer<Real>(loss.selection.entries.cols * stride);
@@ -43,7 +43,8 @@ std::vector<Workspace<Real>> make_workspaces(const Tape<Real>& tape, const Index
 
 /// products[j, h] = q_h . key_j of the row's selected entries.
 template <typename Real>
-kernels::GatheredRows<Real> multiply(const IndexLoss<Real>& loss, size_t row, Workspace<Real>& work, Real* products) {
+kernels::GatheredRows<Real> multiply(const IndexLoss<Real>& loss, size_t row, LossWorkspace<Real>& work,
+                                     Real* products) {
   const size_t heads = loss.inputs.weights.cols();
   const size_t width = loss.inputs.keys.cols();
   const std::span<const uint32_t> selected = loss.selection.of(row);
@@ -61,7 +62,7 @@ kernels::GatheredRows<Real> multiply(const IndexLoss<Real>& loss, size_t row, Wo
 
 /// KL of one row; leaves softmax(s) - p in `gradient`.
 template <typename Real>
-Real row_loss(const IndexLoss<Real>& loss, size_t row, Workspace<Real>& work, std::span<Real> gradient) {
+Real row_loss(const IndexLoss<Real>& loss, size_t row, LossWorkspace<Real>& work, std::span<Real> gradient) {
   const size_t count = loss.selection.counts[row];
   const std::span<const Real> attention = loss.selection.attention.row(row).first(count);
   const Real total = std::accumulate(attention.begin(), attention.end(), Real{0});
@@ -87,19 +88,9 @@ Real row_loss(const IndexLoss<Real>& loss, size_t row, Workspace<Real>& work, st
   return divergence;
 }
 
-/// body(row, worker) for rows [begin, end).
-template <typename Real, typename Body>
-void for_rows(const Tape<Real>& tape, size_t begin, size_t end, const Body& body) {
-  tape.pool().run((end - begin + kRowsPerJob - 1) / kRowsPerJob, [&](size_t job, size_t worker) {
-    const size_t first = begin + job * kRowsPerJob;
-    for (size_t row = first; row < std::min(end, first + kRowsPerJob); ++row)
-      body(row, worker);
-  });
-}
-
 /// The gradients of one row's query and weights; those of its scores' products are left in `products`.
 template <typename Real>
-void go_back_row(const IndexLoss<Real>& loss, size_t row, std::span<const Real> gradient, Workspace<Real>& work,
+void go_back_row(const IndexLoss<Real>& loss, size_t row, std::span<const Real> gradient, LossWorkspace<Real>& work,
                  Real* products) {
   const size_t heads = loss.inputs.weights.cols();
   const size_t stride = kernels::gathered_stride(heads);
@@ -119,10 +110,10 @@ template <typename Real>
 void go_back(const Tape<Real>& tape, const IndexLoss<Real>& loss, const Span2d<Real>& gradients) {
   const size_t heads = loss.inputs.weights.cols();
   const size_t rows = loss.inputs.q.rows();
-  const size_t chunk_rows = std::min(kChunkRows, rows);
+  const size_t chunk_rows = std::min(kLossChunkRows, rows);
   const size_t row_products = loss.selection.entries.cols * kernels::gathered_stride(heads);
   Buffer<Real> products(chunk_rows * row_products);
-  std::vector<Workspace<Real>> work = make_workspaces(tape, loss);
+  std::vector<LossWorkspace<Real>> work = make_workspaces(tape, loss);
   for (size_t begin = 0; begin < rows; begin += chunk_rows) {
     const size_t end = std::min(rows, begin + chunk_rows);
     const auto products_of = [&](size_t row) { return products.data() + (row - begin) * row_products; };
@@ -148,7 +139,7 @@ double index_loss(Tape<Real>& tape, const IndexLoss<Real>& loss) {
   const Span2d<Real> gradients(tape.template keep<Real>(rows * loss.selection.entries.cols).data(), rows,
                                loss.selection.entries.cols);
   std::vector<double> divergences(rows);
-  std::vector<Workspace<Real>> work = make_workspaces(tape, loss);
+  std::vector<LossWorkspace<Real>> work = make_workspaces(tape, loss);
   for_rows(tape, 0, rows, [&](size_t row, size_t worker) {
     divergences[row] = static_cast<double>(row_loss<Real>(loss, row, work[worker], gradients.row(row)));
   });

@@ -9,25 +9,25 @@
 namespace tidepool {
 namespace {
 
-constexpr size_t kHeads = 3;
-constexpr size_t kWidth = 16;
-constexpr size_t kRows = 7;
+constexpr size_t kLossHeads = 3;
+constexpr size_t kLossWidth = 16;
+constexpr size_t kLossRows = 7;
 constexpr size_t kEntries = 9;
 constexpr size_t kChosenMax = 5;
 
 /// Rows that select 0, 1, ... 5 entries, with some attention to each.
 template <typename Real>
-struct Case {
+struct LossCase {
   TestRandom random{11};
-  Leaf<Real> q{random, kRows, kHeads* kWidth};
-  Leaf<Real> weights{random, kRows, kHeads};
-  Leaf<Real> keys{random, kEntries, kWidth};
-  std::vector<uint32_t> chosen = std::vector<uint32_t>(kRows * kChosenMax);
-  std::vector<uint32_t> counts = std::vector<uint32_t>(kRows);
-  std::vector<Real> attention = std::vector<Real>(kRows * kChosenMax);
+  Leaf<Real> q{random, kLossRows, kLossHeads* kLossWidth};
+  Leaf<Real> weights{random, kLossRows, kLossHeads};
+  Leaf<Real> keys{random, kEntries, kLossWidth};
+  std::vector<uint32_t> chosen = std::vector<uint32_t>(kLossRows * kChosenMax);
+  std::vector<uint32_t> counts = std::vector<uint32_t>(kLossRows);
+  std::vector<Real> attention = std::vector<Real>(kLossRows * kChosenMax);
 
-  Case() {
-    for (size_t row = 0; row < kRows; ++row) {
+  LossCase() {
+    for (size_t row = 0; row < kLossRows; ++row) {
       counts[row] = static_cast<uint32_t>(row % (kChosenMax + 1));
       for (size_t j = 0; j < counts[row]; ++j) {
         chosen[row * kChosenMax + j] = static_cast<uint32_t>(j + row % 4);
@@ -38,35 +38,35 @@ struct Case {
   }
   [[nodiscard]] IndexLoss<Real> loss(Real scale) {
     return {.inputs = {q, weights, keys},
-            .selection = {.entries = {chosen.data(), kRows, kChosenMax},
+            .selection = {.entries = {chosen.data(), kLossRows, kChosenMax},
                           .counts = counts,
-                          .attention = {attention.data(), kRows, kChosenMax}},
+                          .attention = {attention.data(), kLossRows, kChosenMax}},
             .scale = scale};
   }
 };
 
 TEST(IndexLoss, GradientsAreThoseOfFiniteDifferences) {
-  Case<double> c;
+  LossCase<double> c;
   expect_gradients({.loss = [&](Tape<double>& tape) { return 0.7 * index_loss(tape, c.loss(0.7)); },
                     .inputs = {{"q", c.q}, {"weights", c.weights}, {"keys", c.keys}},
                     .entries = 200});
 }
 
 TEST(IndexLoss, IsTheDivergenceOfTheScoresFromTheAttention) {
-  Case<double> c;
+  LossCase<double> c;
   ThreadPool pool(2);
   Tape<double> tape(pool, Tape<double>::Mode::kForward);
   double expected = 0;
-  for (size_t row = 0; row < kRows; ++row) {
+  for (size_t row = 0; row < kLossRows; ++row) {
     std::vector<double> scores;
     double attention = 0;
     double sum = 0;
     for (size_t j = 0; j < c.counts[row]; ++j) {
-      const double* key = c.keys.data().data() + c.chosen[row * kChosenMax + j] * kWidth;
+      const double* key = c.keys.data().data() + c.chosen[row * kChosenMax + j] * kLossWidth;
       double score = 0;
-      for (size_t h = 0; h < kHeads; ++h) {
-        const double* q = c.q.data().data() + (row * kHeads + h) * kWidth;
-        score += c.weights.value().data.at(row, h) * std::max(0.0, std::inner_product(q, q + kWidth, key, 0.0));
+      for (size_t h = 0; h < kLossHeads; ++h) {
+        const double* q = c.q.data().data() + (row * kLossHeads + h) * kLossWidth;
+        score += c.weights.value().data.at(row, h) * std::max(0.0, std::inner_product(q, q + kLossWidth, key, 0.0));
       }
       scores.push_back(score);
       attention += c.attention[row * kChosenMax + j];
@@ -82,7 +82,7 @@ TEST(IndexLoss, IsTheDivergenceOfTheScoresFromTheAttention) {
 }
 
 TEST(IndexLoss, IsNothingWhereTheScoresAreTheAttention) {
-  Case<double> c;
+  LossCase<double> c;
   for (double& weight : c.weights.data())
     weight = 0;
   for (double& attention : c.attention)

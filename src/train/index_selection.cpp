@@ -86,7 +86,7 @@ class TopSelector {
 
 /// Scratch of one thread.
 template <typename Real>
-struct Workspace {
+struct SelectionWorkspace {
   Buffer<Real> scores;        ///< of kRowsPerJob rows
   std::vector<float> ranked;  ///< scores of one row as the choice sees them
   TopSelector top;
@@ -108,7 +108,7 @@ class Selector {
     make_selection();
     const std::vector<Job> jobs = make_jobs(rows_);
     if (std::ranges::any_of(jobs, [this](const Job& job) { return needs_panels(job); })) make_panels();
-    std::vector<Workspace<Real>> work(tape_.pool().thread_count());
+    std::vector<SelectionWorkspace<Real>> work(tape_.pool().thread_count());
     tape_.pool().run(jobs.size(), [&](size_t job, size_t worker) { select(jobs[job], work[worker]); });
     return selection_;
   }
@@ -180,7 +180,7 @@ class Selector {
     return false;
   }
 
-  void select(const Job& job, Workspace<Real>& work) {
+  void select(const Job& job, SelectionWorkspace<Real>& work) {
     const size_t panel_count = kernels::key_panels(visible(job, job.end - 1));
     const size_t stride = panel_count * kernels::kKeysPerPanel;
     if (needs_panels(job)) {
@@ -217,7 +217,7 @@ class Selector {
     }
   }
 
-  [[nodiscard]] size_t select_from_scores(size_t row, std::span<const Real> scores, Workspace<Real>& work) {
+  [[nodiscard]] size_t select_from_scores(size_t row, std::span<const Real> scores, SelectionWorkspace<Real>& work) {
     work.ranked.assign(scores.begin(), scores.end());
     if (rule_.pool_use == PoolUse::kMakes)
       pool_.counts[row] = choose_candidate_blocks(rule_.pool, work.ranked, pool_.blocks.row(row), work.blocks);
@@ -225,7 +225,7 @@ class Selector {
   }
 
   /// Scores the entries of the row's blocks one after the other, and turns the chosen places back into entries.
-  [[nodiscard]] size_t select_from_pool(const Job& job, size_t row, size_t count, Workspace<Real>& work) {
+  [[nodiscard]] size_t select_from_pool(const Job& job, size_t row, size_t count, SelectionWorkspace<Real>& work) {
     const auto size = static_cast<size_t>(rule_.pool.block_size);
     const std::span<const uint32_t> blocks = pool_.blocks.row(row).first(static_cast<size_t>(pool_.counts[row]));
     work.keys.clear();
@@ -243,7 +243,7 @@ class Selector {
   }
 
   /// The candidates' scores, in the order of operations of panel_scores.
-  void score_candidates(size_t row, Workspace<Real>& work) {
+  void score_candidates(size_t row, SelectionWorkspace<Real>& work) {
     const size_t stride = kernels::gathered_stride(heads());
     const auto pool_size = static_cast<size_t>(rule_.pool.blocks_max * rule_.pool.block_size);
     if (work.right.size() == 0) {

@@ -15,11 +15,11 @@
 namespace tidepool {
 namespace {
 
-constexpr size_t kHeads = 5;
-constexpr size_t kWidth = 32;
+constexpr size_t kSelectionHeads = 5;
+constexpr size_t kSelectionWidth = 32;
 
 /// Samples of 150, 3 and 90 tokens; the second one's decoder begins late.
-TokenBatch make_batch() {
+TokenBatch make_short_batch() {
   TokenBatch batch;
   batch.segments = {
       {.begin = 0, .count = 150, .decoder_begin = 100}, {.begin = 150, .count = 3}, {.begin = 153, .count = 90}};
@@ -34,21 +34,21 @@ TokenBatch make_long_batch() {
 }
 
 /// Queries and keys on the FP4 grid and weights of few values, so that equal scores are common.
-struct Case {
+struct SelectionCase {
   BatchRows rows;
   EntryRows entries;
   Leaf<float> q;
   Leaf<float> weights;
   Leaf<float> keys;
 
-  Case(uint64_t seed, const BatchRows& batch_rows, size_t ratio)
-      : Case(seed, batch_rows, entry_rows(make_batch(), ratio)) {}
-  Case(uint64_t seed, const BatchRows& batch_rows, const EntryRows& entry_layout)
+  SelectionCase(uint64_t seed, const BatchRows& batch_rows, size_t ratio)
+      : SelectionCase(seed, batch_rows, entry_rows(make_short_batch(), ratio)) {}
+  SelectionCase(uint64_t seed, const BatchRows& batch_rows, const EntryRows& entry_layout)
       : rows(batch_rows),
         entries(entry_layout),
-        q(rows.rows, kHeads * kWidth),
-        weights(rows.rows, kHeads),
-        keys(entries.rows, kWidth) {
+        q(rows.rows, kSelectionHeads * kSelectionWidth),
+        weights(rows.rows, kSelectionHeads),
+        keys(entries.rows, kSelectionWidth) {
     TestRandom random(seed);
     for (Leaf<float>* leaf : {&q, &keys}) {
       for (float& value : leaf->data())
@@ -62,15 +62,15 @@ struct Case {
   /// Scores of the entries that `row`, a row of sample `s`, sees, as the engine has them.
   std::vector<float> engine_scores(size_t s, size_t row) {
     const size_t visible = entries.visible(rows.samples[s].position + row - rows.samples[s].begin);
-    const size_t bytes = row_bytes(RowFormat::kFloat32, kWidth);
+    const size_t bytes = row_bytes(RowFormat::kFloat32, kSelectionWidth);
     std::vector<float> scores(visible);
-    std::vector<float> scratch(kernels::index_scratch_floats(kWidth));
+    std::vector<float> scratch(kernels::index_scratch_floats(kSelectionWidth));
     kernels::reference_kernels().index_scores(
         {.q = q.value().data.row(row).data(),
          .weights = weights.value().data.row(row).data(),
-         .heads = kHeads,
-         .width = kWidth,
-         .keys = reinterpret_cast<const std::byte*>(keys.data().data() + entries.samples[s].begin * kWidth),
+         .heads = kSelectionHeads,
+         .width = kSelectionWidth,
+         .keys = reinterpret_cast<const std::byte*>(keys.data().data() + entries.samples[s].begin * kSelectionWidth),
          .key_stride = bytes,
          .count = visible,
          .format = RowFormat::kFloat32,
@@ -105,7 +105,7 @@ std::vector<uint32_t> chosen_by(const SelectedEntries<float>& selection, const E
 
 TEST(IndexSelection, IsTheEnginesToTheLastTie) {
   for (const size_t ratio : {size_t{1}, size_t{2}}) {
-    Case c(ratio, encoder_rows(make_batch()), ratio);
+    SelectionCase c(ratio, encoder_rows(make_short_batch()), ratio);
     ThreadPool pool(2);
     Tape<float> tape(pool, Tape<float>::Mode::kTraining);
     CandidateBlocks blocks;
@@ -117,7 +117,7 @@ TEST(IndexSelection, IsTheEnginesToTheLastTie) {
 }
 
 TEST(IndexSelection, IsTheEnginesOverLongSamples) {
-  Case c(5, encoder_rows(make_long_batch()), entry_rows(make_long_batch(), 1));
+  SelectionCase c(5, encoder_rows(make_long_batch()), entry_rows(make_long_batch(), 1));
   ThreadPool pool(2);
   Tape<float> tape(pool, Tape<float>::Mode::kForward);
   CandidateBlocks blocks;
@@ -130,8 +130,8 @@ TEST(IndexSelection, IsTheEnginesOverLongSamples) {
 
 TEST(IndexSelection, KeepsToTheEnginesCandidatePool) {
   constexpr CandidatePoolConfig kPool{.block_size = 4, .blocks_max = 5};
-  Case maker(7, decoder_rows(make_batch()), 1);
-  Case keeper(8, decoder_rows(make_batch()), 1);
+  SelectionCase maker(7, decoder_rows(make_short_batch()), 1);
+  SelectionCase keeper(8, decoder_rows(make_short_batch()), 1);
   ThreadPool pool(2);
   Tape<float> tape(pool, Tape<float>::Mode::kForward);
   CandidateBlocks blocks;
@@ -155,7 +155,7 @@ TEST(IndexSelection, KeepsToTheEnginesCandidatePool) {
 }
 
 TEST(IndexSelection, ExplorationDrawsFurtherVisibleEntriesByItsSeed) {
-  Case c(3, encoder_rows(make_batch()), 1);
+  SelectionCase c(3, encoder_rows(make_short_batch()), 1);
   ThreadPool pool(2);
   Tape<float> tape(pool, Tape<float>::Mode::kTraining);
   CandidateBlocks blocks;
@@ -182,7 +182,7 @@ TEST(IndexSelection, ExplorationDrawsFurtherVisibleEntriesByItsSeed) {
 }
 
 TEST(IndexSelection, DenseAttentionSelectsAllThatIsVisible) {
-  Case c(4, encoder_rows(make_batch()), 2);
+  SelectionCase c(4, encoder_rows(make_short_batch()), 2);
   ThreadPool pool(1);
   Tape<float> tape(pool, Tape<float>::Mode::kTraining);
   CandidateBlocks blocks;
@@ -200,9 +200,9 @@ TEST(IndexSelection, DenseAttentionOverLongSamplesIsRefused) {
   batch.segments = {{.begin = 0, .count = 8193}};  // 8193 * 8193 places, 2^26 is 8192 * 8192
   const BatchRows rows = encoder_rows(batch);
   const EntryRows entries = entry_rows(batch, 1);
-  Leaf<float> q(rows.rows, kWidth);
+  Leaf<float> q(rows.rows, kSelectionWidth);
   Leaf<float> weights(rows.rows, 1);
-  Leaf<float> keys(entries.rows, kWidth);
+  Leaf<float> keys(entries.rows, kSelectionWidth);
   ThreadPool pool(1);
   Tape<float> tape(pool, Tape<float>::Mode::kForward);
   CandidateBlocks blocks;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/name_list.h"
 #include "train/random_stream.h"
 
 namespace tidepool {
@@ -35,10 +36,6 @@ class NamedRandom {
  private:
   uint64_t state_;
 };
-
-bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
-  return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
-}
 
 template <typename Real>
 void fill(const Span2d<Real>& values, double value) {

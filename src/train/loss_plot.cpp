@@ -21,9 +21,10 @@ constexpr double kBottom = 48;
 constexpr size_t kPointsMax = 680;  ///< one for each unit of the drawing's width, about
 constexpr int kTicks = 5;
 // Told apart by those who do not see all colours (Okabe and Ito).
-constexpr std::array<std::string_view, 6> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+constexpr std::array<std::string_view, 6> kCurveColours = {"#0072b2", "#d55e00", "#009e73",
+                                                           "#cc79a7", "#e69f00", "#56b4e9"};
 
-struct Range {
+struct AxisRange {
   double low = 0;
   double high = 1;
 };
@@ -50,7 +51,7 @@ std::vector<LossCurve::Point> drawn_points(const LossCurve& curve) {
 }
 
 /// 1, 2 or 5 times a power of ten, such that about kTicks of them fill the range.
-double tick_step(const Range& range) {
+double tick_step(const AxisRange& range) {
   const double raw = (range.high - range.low) / kTicks;
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -83,7 +84,7 @@ std::string escaped(std::string_view text) {
 
 class Drawing {
  public:
-  Drawing(const Range& tokens, const Range& loss) : tokens_(tokens), loss_(loss) {}
+  Drawing(const AxisRange& tokens, const AxisRange& loss) : tokens_(tokens), loss_(loss) {}
 
   void begin(const std::string& title) {
     out_ = fmt::format(
@@ -110,7 +111,7 @@ class Drawing {
                         kHeight / 2);
   }
   void curve(const std::vector<LossCurve::Point>& points, const std::string& name, size_t place) {
-    const std::string_view colour = kColours[place % kColours.size()];
+    const std::string_view colour = kCurveColours[place % kCurveColours.size()];
     out_ += fmt::format("<polyline fill=\"none\" stroke-width=\"1.5\" stroke=\"{}\" points=\"", colour);
     for (const LossCurve::Point& point : points)
       out_ += fmt::format("{:.1f},{:.1f} ", x(point.tokens), y(point.loss));
@@ -128,14 +129,14 @@ class Drawing {
     return kHeight - kBottom - (loss - loss_.low) / (loss_.high - loss_.low) * (kHeight - kTop - kBottom);
   }
 
-  Range tokens_;
-  Range loss_;
+  AxisRange tokens_;
+  AxisRange loss_;
   std::string out_;
 };
 
 /// From the least to the greatest, never empty.
-Range range_of(std::span<const std::vector<LossCurve::Point>> curves, double LossCurve::Point::*coordinate) {
-  Range range{INFINITY, -INFINITY};
+AxisRange range_of(std::span<const std::vector<LossCurve::Point>> curves, double LossCurve::Point::*coordinate) {
+  AxisRange range{INFINITY, -INFINITY};
   for (const auto& points : curves) {
     for (const LossCurve::Point& point : points) {
       range.low = std::min(range.low, point.*coordinate);

@@ -59,12 +59,14 @@ uint64_t counter_of(const std::vector<std::pair<std::string, uint64_t>>& counter
 
 }  // namespace
 
-Mixture::Mixture(const Recipe& recipe, size_t stage, const Tokenizer& tokenizer, const Corpus* corpus,
+Mixture::Mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encoding, const Corpus* corpus,
                  ThreadPool& pool) {
+  const Tokenizer& tokenizer = encoding.tokenizer;
   const RecipeStage& chosen = recipe.stages.at(stage);
   std::vector<MixturePart> parts;
-  const auto add = [&](std::unique_ptr<SampleSource> source, double weight) {
-    parts.push_back({source.get(), weight});
+  const auto add = [&](std::unique_ptr<SampleSource> source, double weight, const RecipePart& part) {
+    parts.push_back({source.get(), weight, part.loss_weight});
+    part_names_.push_back(part.task.empty() ? part.texts : part.task);
     sources_.push_back(std::move(source));
   };
   for (size_t p = 0; p < chosen.mixture.size(); ++p) {
@@ -72,14 +74,19 @@ Mixture::Mixture(const Recipe& recipe, size_t stage, const Tokenizer& tokenizer,
     const uint64_t seed = RandomStream(recipe.seed, chosen.name, p).next();
     const std::string place = fmt::format("recipe {}, stage {}, mixture[{}]", recipe.name, chosen.name, p);
     if (!part.task.empty()) {
-      const TaskOptions options{.length_min = part.length_min, .length_max = part.length_max};
-      add(make_task_source(part.task, make_task(part.task, options, tokenizer, corpus), Split::kTrain, seed, tokenizer),
-          part.weight);
+      if (has_pictures(part.task) && !encoding.images) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("{}: task {} shows pictures; give the config a vision_config", place, part.task));
+      }
+      const TaskOptions options{
+          .length_min = part.length_min, .length_max = part.length_max, .word_dropout = part.word_dropout};
+      add(make_task_source(part.task, make_task(part.task, options, tokenizer, corpus), Split::kTrain, seed, encoding),
+          part.weight, part);
       continue;
     }
     for (const auto& [source, share] : texts_of(part, place, corpus)) {
       const TextSourceOptions options{.split = Split::kTrain, .seed = seed, .length_max = part.length_max};
-      add(make_text_source(*source, options, tokenizer, pool), part.weight * share);
+      add(make_text_source(*source, options, tokenizer, pool), part.weight * share, part);
     }
   }
   const uint64_t seed = RandomStream(recipe.seed, chosen.name, chosen.mixture.size()).next();

@@ -17,13 +17,16 @@ class Mixture {
  public:
   /// Tokenizes what the stage needs of the corpus, on `pool`; `corpus` may be null where it needs none. Seeds differ
   /// from stage to stage. Throws Error(kInvalidArgument) naming the part that cannot be had.
-  Mixture(const Recipe& recipe, size_t stage, const Tokenizer& tokenizer, const Corpus* corpus, ThreadPool& pool);
+  Mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encoding, const Corpus* corpus, ThreadPool& pool);
 
   [[nodiscard]] SamplePacker& packer() { return *packer_; }
   [[nodiscard]] const SamplePacker& packer() const { return *packer_; }
+  /// What a recipe calls each part of the packer: a task, or texts.
+  [[nodiscard]] const std::vector<std::string>& part_names() const { return part_names_; }
 
  private:
   std::vector<std::unique_ptr<SampleSource>> sources_;
+  std::vector<std::string> part_names_;
   std::unique_ptr<SamplePacker> packer_;
 };
 

@@ -85,6 +85,15 @@ TEST_F(MixtureTest, ASourceThatIsNotThereIsNamed) {
   EXPECT_THROW(Mixture(recipe(), 0, tokenizer_, nullptr, pool_), Error);
 }
 
+TEST_F(MixtureTest, PicturesNeedAModelThatSees) {
+  stage_.mixture = {{.texts = "", .task = "pictures", .length_min = 64, .length_max = 512}};
+  EXPECT_THROW((void)make(), Error);
+  const ImagePlanConfig images{.patch = 14, .downsample = 3, .tokens_max = 8, .pixels_min = int64_t{84} * 84};
+  Mixture mixture(recipe(), 0, {tokenizer_, images}, nullptr, pool_);
+  const TokenBatch batch = mixture.packer().next();
+  EXPECT_EQ(batch.pictures.size(), batch.segments.size());
+}
+
 TEST_F(MixtureTest, APositionComesBackFromItsCounters) {
   stage_.mixture = {{.texts = "all", .task = "", .length_max = 512},
                     {.texts = "", .task = "help", .length_min = 64, .length_max = 512}};

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "train/embedding.h"
 #include "train/norm.h"
+#include "train/vision_parts.h"
 
 namespace tidepool {
 
@@ -23,7 +24,25 @@ std::vector<InputToken> tokens_of(const TokenBatch& batch) {
   tokens.reserve(batch.rows());
   for (const int32_t id : batch.ids)
     tokens.push_back({id, false});
+  for (const SamplePicture& picture : batch.pictures) {
+    for (InputToken& token :
+         std::span(tokens).subspan(picture.begin, static_cast<size_t>(picture.image->plan.tokens())))
+      token.is_image = true;
+  }
   return tokens;
+}
+
+/// Of each of `rows`, whether it is an image position. Empty for a batch without pictures.
+std::vector<uint8_t> image_flags(const TokenBatch& batch, std::span<const InputToken> tokens, const BatchRows& rows) {
+  std::vector<uint8_t> flags;
+  if (batch.pictures.empty()) return flags;
+  flags.reserve(rows.rows);
+  for (size_t s = 0; s < rows.samples.size(); ++s) {
+    const size_t begin = batch.segments[s].begin + rows.samples[s].position;
+    for (const InputToken& token : tokens.subspan(begin, rows.samples[s].count))
+      flags.push_back(token.is_image ? 1 : 0);
+  }
+  return flags;
 }
 
 /// The part of `all`, hashed for every row of a batch, that `rows` need.
@@ -64,8 +83,14 @@ struct TrainingModel<Real>::Context {
   const PassOptions& options;
   BackbonePass<Real>& pass;
   std::vector<InputToken> tokens;
+  std::vector<uint8_t> encoder_images;  ///< image_flags() of each half's rows
+  std::vector<uint8_t> decoder_images;
 
   [[nodiscard]] SharedAttention<Real>& attention() const { return *pass.attention; }
+  /// `rows` are those of one of the halves.
+  [[nodiscard]] std::span<const uint8_t> flags_of(const BatchRows& rows) const {
+    return &rows == &attention().encoder.rows ? encoder_images : decoder_images;
+  }
   /// Whether `residual` holds all rows, not the decoder's alone.
   [[nodiscard]] bool has_all_rows(const Residual<Real>& residual) const {
     return residual.stream.rows() == attention().encoder.rows.rows;
@@ -87,6 +112,7 @@ TrainingModel<Real>::TrainingModel(const ModelConfig& config, std::vector<int32_
   if (config.engram) hash_.emplace(*config.engram, std::move(token_map));
   if (config.dspark) taps_.assign(config.dspark->target_layer_ids.begin(), config.dspark->target_layer_ids.end());
   std::ranges::sort(taps_);
+  if (config.vision) vision_.emplace(bind_vision(parameters, config));
   layers_.reserve(attention_.table.layers.size());
   for (const LayerPlan& plan : attention_.table.layers) {
     Layer layer;
@@ -95,6 +121,27 @@ TrainingModel<Real>::TrainingModel(const ModelConfig& config, std::vector<int32_
     if (plan.engram_slot >= 0) layer.engram = bind_engram(parameters, plan.index);
     layers_.push_back(std::move(layer));
   }
+}
+
+/// Rows of the embedding table, and those of the vision tower where pictures are.
+template <typename Real>
+Value<Real> TrainingModel<Real>::embed(Context& context) const {
+  const std::vector<SamplePicture>& pictures = context.batch.pictures;
+  const Value<Real> text =
+      embedding(context.tape, quantised(context.tape, context.options.qat, *embed_), context.batch.ids);
+  if (pictures.empty()) return text;
+  TIDEPOOL_CHECK(vision_.has_value(), "pictures are refused where samples are made when nothing can see them");
+  std::vector<const PreparedImage*> images;
+  images.reserve(pictures.size());
+  std::vector<size_t> places;
+  places.reserve(context.batch.rows());
+  for (const SamplePicture& picture : pictures) {
+    images.push_back(picture.image.get());
+    for (size_t i = 0; i < static_cast<size_t>(picture.image->plan.tokens()); ++i)
+      places.push_back(picture.begin + i);
+  }
+  return replace_rows<Real>(context.tape, text,
+                            encode_pictures<Real>(context.tape, context.options.qat, *vision_, images), places);
 }
 
 template <typename Real>
@@ -138,12 +185,14 @@ void TrainingModel<Real>::run_block(Context& context, size_t layer, const Value<
   residual = {expand_streams(tape, attn_mix, residual.stream, attended), attn_mix.pre};
 
   const HyperConnection<Real> ffn_mix = hyper_connection_mix(tape, hyper_, block.ffn_hc, residual.stream);
-  MoeResult<Real> experts = mixture_of_experts(tape, {moe_, context.options.qat, context.options.balance_weight},
-                                               block.moe, collapse(context, residual, *block.ffn_norm),
-                                               {context.attention().half(plan).rows.samples, {}});
+  const BatchRows& rows = context.attention().half(plan).rows;
+  MoeResult<Real> experts =
+      mixture_of_experts(tape, {moe_, context.options.qat, context.options.balance_weight}, block.moe,
+                         collapse(context, residual, *block.ffn_norm), {rows.samples, context.flags_of(rows)});
   residual = {expand_streams(tape, ffn_mix, residual.stream, experts.y), ffn_mix.pre};
   context.pass.balance_loss += experts.balance_loss;
   context.pass.loads[block.moe.bias->name] = std::move(experts.loads.text);
+  if (block.moe.bias_vl != nullptr) context.pass.loads[block.moe.bias_vl->name] = std::move(experts.loads.image);
 }
 
 template <typename Real>
@@ -151,9 +200,10 @@ BackbonePass<Real> TrainingModel<Real>::run(Tape<Real>& tape, const TokenBatch& 
   attention_.qat = options.qat;
   BackbonePass<Real> pass;
   pass.attention = std::make_unique<SharedAttention<Real>>(attention_, batch, options.index);
-  Context context{tape, batch, options, pass, tokens_of(batch)};
-  const Value<Real> embedded = embedding(tape, quantised(tape, options.qat, *embed_), batch.ids);
-  Residual<Real> residual{spread_streams(tape, embedded, hyper_.streams),
+  Context context{tape, batch, options, pass, tokens_of(batch), {}, {}};
+  context.encoder_images = image_flags(batch, context.tokens, pass.attention->encoder.rows);
+  context.decoder_images = image_flags(batch, context.tokens, pass.attention->decoder.rows);
+  Residual<Real> residual{spread_streams(tape, embed(context), hyper_.streams),
                           first_mix(tape, batch.rows(), hyper_.streams)};
   for (const LayerPlan& plan : attention_.table.layers) {
     const BlockParameters<Real>& block = layers_[plan.index].block;

@@ -10,6 +10,7 @@
 #include "train/moe.h"
 #include "train/optimizer.h"
 #include "train/token_batch.h"
+#include "train/vision.h"
 
 namespace tidepool {
 
@@ -66,7 +67,8 @@ class TrainingModel {
   [[nodiscard]] const LayerTable& layer_table() const { return attention_.table; }
   [[nodiscard]] AttentionModel<Real>& attention() { return attention_; }
 
-  /// The encoder runs over all rows, the decoder over those from each segment's decoder_begin on. One pass at a time.
+  /// The encoder runs over all rows, the decoder over those from each segment's decoder_begin on. A batch with pictures
+  /// needs a config with a vision part. One pass at a time.
   [[nodiscard]] BackbonePass<Real> run(Tape<Real>& tape, const TokenBatch& batch, const PassOptions& options);
 
  private:
@@ -77,6 +79,7 @@ class TrainingModel {
   /// What a pass has, besides what it leaves.
   struct Context;
 
+  [[nodiscard]] Value<Real> embed(Context& context) const;
   void enter_layer(Context& context, size_t layer, Residual<Real>& residual) const;
   void collect_tap(Context& context, size_t layer, const Residual<Real>& residual) const;
   void run_block(Context& context, size_t layer, const Value<Real>& x, Residual<Real>& residual) const;
@@ -90,6 +93,7 @@ class TrainingModel {
   std::vector<size_t> taps_;  ///< layers, ascending
   std::vector<Layer> layers_;
   const Parameter<Real>* embed_ = nullptr;
+  std::optional<VisionParameters<Real>> vision_;
   const Parameter<Real>* norm_ = nullptr;
 };
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "model/golden_test_support.h"
+#include "model/vision.h"
 #include "train/gradient_check.h"
 #include "train/initial_values.h"
 #include "train/matmul.h"
@@ -31,8 +32,9 @@ TokenBatch batch_of(const std::vector<std::vector<int32_t>>& samples, const std:
 
 // The golden checkpoint
 
-/// Logits of every row of a golden prompt.
-std::vector<float> golden_logits(const std::vector<int32_t>& ids, const std::string& checkpoint_name) {
+/// Logits of every row of a golden prompt with these pictures.
+std::vector<float> golden_logits(const std::vector<int32_t>& ids, const std::string& checkpoint_name,
+                                 std::vector<SamplePicture> pictures = {}) {
   const auto checkpoint = Checkpoint::open(golden::folder() / checkpoint_name);
   ParameterSet<float> parameters(checkpoint->config());
   load_parameters(*checkpoint, parameters);
@@ -40,7 +42,9 @@ std::vector<float> golden_logits(const std::vector<int32_t>& ids, const std::str
                              checkpoint->config().engram ? golden::token_map() : std::vector<int32_t>(), parameters);
   ThreadPool pool(2);
   Tape<float> tape(pool, Tape<float>::Mode::kForward);
-  const BackbonePass<float> pass = model.run(tape, batch_of({ids}), {.qat = kFullQat});
+  TokenBatch batch = batch_of({ids});
+  batch.pictures = std::move(pictures);
+  const BackbonePass<float> pass = model.run(tape, batch, {.qat = kFullQat});
   const Parameter<float>& head = parameters.get("head.weight");
   std::vector<float> logits(ids.size() * head.value.rows());
   matmul(tape, {pass.hidden.data, transposed(head.value.data), {logits.data(), ids.size(), head.value.rows()}});
@@ -71,6 +75,30 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenLogits,
                                          std::pair("prefill_5", "ckpt"), std::pair("prefill_31", "ckpt"),
                                          std::pair("prefill_64", "ckpt"), std::pair("prefill_257", "ckpt"),
                                          std::pair("textonly_prefill_40", "ckpt_textonly")));
+
+TEST(GoldenPictures, SlowForwardOfTwoPicturesEqualsTheReference) {
+  const golden::Case c("image_text");
+  const std::vector<int64_t> wide = c.ints("input_ids");
+  const ModelConfig config = load_config(golden::folder() / "ckpt" / "config.json");
+  std::vector<SamplePicture> pictures;
+  for (const std::string name : {"img0", "img1"}) {
+    const std::vector<int64_t> shape = c.shape(name + ".rgb");
+    RgbImage image(static_cast<size_t>(shape[1]), static_cast<size_t>(shape[0]));
+    std::ranges::transform(c.ints(name + ".rgb"), image.pixels.begin(),
+                           [](int64_t v) { return static_cast<uint8_t>(v); });
+    pictures.push_back(
+        {static_cast<size_t>(c.ints(name + ".start")[0]),
+         std::make_shared<const PreparedImage>(prepare_image(image_plan_config(*config.vision), image, name))});
+  }
+  const std::vector<float> logits = golden_logits({wide.begin(), wide.end()}, "ckpt", std::move(pictures));
+  std::vector<float> expected = c.floats("logits_hp");
+  expected.resize(logits.size());  // decode steps follow
+  const std::vector<double> errors = golden::row_errors(logits, expected, wide.size());
+  // The bounds of the golden README's image case, and a little for another order of sums.
+  EXPECT_LE(golden::quantile(errors, 0.5), 0.025);
+  EXPECT_LE(golden::quantile(errors, 0.9), 0.05);
+  EXPECT_LE(golden::quantile(errors, 1.0), 0.16);
+}
 
 // A tiny model with every mechanism
 
@@ -107,6 +135,46 @@ ModelConfig tiny_config() {
   return config;
 }
 
+/// The same with eyes: cells of 2 x 2 patches of 4 pixels.
+ModelConfig seeing_config() {
+  ModelConfig config = tiny_config();
+  config.image_token_id = 400;
+  config.vision = VisionConfig{.num_hidden_layers = 1,
+                               .hidden_size = 16,
+                               .num_attention_heads = 2,
+                               .intermediate_size = 8,
+                               .patch_size = 4,
+                               .rope_theta = 100,
+                               .downsample_ratio = 2,
+                               .max_image_tokens = 64,
+                               .min_pixels = 16,
+                               .max_wh_ratio = {}};
+  check_config(config, "tiny config");
+  return config;
+}
+
+/// 12 x 8 pixels of noise: 3 x 2 patches, 2 x 1 cells, a span of 5.
+std::shared_ptr<const PreparedImage> tiny_picture(uint64_t seed) {
+  TestRandom random(seed);
+  RgbImage image(12, 8);
+  for (uint8_t& value : image.pixels)
+    value = static_cast<uint8_t>(random.below(256));
+  return std::make_shared<const PreparedImage>(
+      prepare_image(image_plan_config(*seeing_config().vision), image, "picture"));
+}
+
+/// A picture at row 4 of the first sample and at row 2 of the second.
+void show_pictures(TokenBatch& batch, uint64_t first_seed, uint64_t second_seed) {
+  batch.pictures = {{4, tiny_picture(first_seed)}, {batch.segments[1].begin + 2, tiny_picture(second_seed)}};
+  for (const SamplePicture& picture : batch.pictures) {
+    for (size_t i = 0; i < 5; ++i) {
+      batch.ids[picture.begin + i] = 400;
+      batch.targets[picture.begin + i - 1] = 400;
+      batch.weights[picture.begin + i - 1] = 0;
+    }
+  }
+}
+
 /// Its parameters: initial values, ten times as large as those of a large model, and random biases, sinks and scales,
 /// so that no derivative is too small to be compared.
 template <typename Real>
@@ -140,8 +208,8 @@ std::vector<std::vector<int32_t>> tiny_samples() {
 template <typename Real>
 class TinyModel {
  public:
-  TinyModel()
-      : config_(tiny_config()),
+  explicit TinyModel(const ModelConfig& config = tiny_config())
+      : config_(config),
         parameters_(tiny_parameters<Real>(config_)),
         model_(config_, golden::token_map(), parameters_) {}
 
@@ -204,6 +272,66 @@ TEST(TrainingModel, SlowGradientsOfTheWholeModelAreThoseOfFiniteDifferences) {
                     .inputs = inputs_of(model.parameters(), false),
                     .entries = 2,
                     .tolerance = 1e-6});
+}
+
+TEST(TrainingModel, SlowGradientsReachTheTowerThroughTheModel) {
+  // The decoder of the first sample begins inside its picture, that of the second before it.
+  TinyModel<double> model(seeing_config());
+  TokenBatch batch = batch_of(tiny_samples(), {7, 0});
+  show_pictures(batch, 11, 12);
+  std::vector<std::pair<std::string, Value<double>>> inputs;
+  for (Parameter<double>& parameter : model.parameters().all()) {
+    if (is_vision_parameter(parameter.name) || parameter.name == "embed.weight" ||
+        parameter.name == "layers.1.ffn.gate.weight")
+      inputs.emplace_back(parameter.name, parameter.value);
+  }
+  // Rows of the tower are small, so norms bend much above them: a smaller step than elsewhere.
+  expect_gradients({.loss =
+                        [&](Tape<double>& tape) {
+                          const auto losses = model.run(tape, batch, {.balance_weight = 0.5}, 0);
+                          return losses.prediction + losses.balance;
+                        },
+                    .inputs = inputs,
+                    .entries = 2,
+                    .step = 2e-6,
+                    .tolerance = 1e-6});
+}
+
+TEST(TrainingModel, ImageRowsAreRoutedAndCountedApart) {
+  TinyModel<float> model(seeing_config());
+  // The bias of images alone prefers two experts so much that all image rows go there.
+  for (Parameter<float>& parameter : model.parameters().all()) {
+    if (!parameter.name.ends_with("gate.bias_vl")) continue;
+    parameter.value.data.at(0, 1) = 100;
+    parameter.value.data.at(0, 3) = 100;
+  }
+  TokenBatch batch = batch_of(tiny_samples(), {7, 0});
+  show_pictures(batch, 11, 12);
+  ThreadPool pool(1);
+  Tape<float> tape(pool, Tape<float>::Mode::kForward);
+  (void)model.run(tape, batch, {}, 0);
+  const BiasLoads& loads = model.pass().loads;
+  const auto counts = [&](const char* name) { return loads.find(name)->second; };
+  EXPECT_EQ(counts("layers.0.ffn.gate.bias_vl"), (std::vector<int64_t>{0, 10, 0, 10}));
+  // The decoder of the first sample has rows 7 and 8 of its picture's 4 to 8.
+  EXPECT_EQ(counts("layers.3.ffn.gate.bias_vl"), (std::vector<int64_t>{0, 7, 0, 7}));
+  const std::vector<int64_t> text = counts("layers.0.ffn.gate.bias");
+  EXPECT_EQ(std::accumulate(text.begin(), text.end(), int64_t{0}), (23 - 10) * 2);
+}
+
+TEST(TrainingModel, APictureLeaksNothingIntoOtherSamples) {
+  std::vector<std::vector<float>> losses;
+  for (const uint64_t seed : {12U, 13U}) {
+    TinyModel<float> model(seeing_config());
+    TokenBatch batch = batch_of(tiny_samples(), {3, 0});
+    show_pictures(batch, 11, seed);
+    ThreadPool pool(2);
+    Tape<float> tape(pool, Tape<float>::Mode::kForward, kernels::GemmPrecision::kBf16);
+    losses.push_back(model.run(tape, batch, {.qat = kFullQat}, 0).rows);
+  }
+  const auto own = std::ptrdiff_t{13 - 3};  // rows of the first sample
+  EXPECT_TRUE(std::equal(losses[0].begin(), losses[0].begin() + own, losses[1].begin()));
+  EXPECT_NE(losses[0], losses[1]);  // the second sample sees its own
 }
 
 TEST(TrainingModel, SlowIndexLossTrainsTheIndexersAlone) {

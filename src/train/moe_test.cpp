@@ -12,9 +12,9 @@ namespace tidepool {
 namespace {
 
 constexpr size_t kExperts = 5;
-constexpr size_t kWidth = 6;
+constexpr size_t kTokenWidth = 6;
 constexpr size_t kInner = 4;
-constexpr size_t kRows = 9;
+constexpr size_t kTokenRows = 9;
 
 /// A parameter whose value is a leaf's.
 Parameter<double> parameter_of(Leaf<double>& leaf) {
@@ -26,8 +26,8 @@ Parameter<double> parameter_of(Leaf<double>& leaf) {
 /// A small MoE with random weights, over two samples.
 struct MoeCase {
   TestRandom random{4};
-  Leaf<double> x{random, kRows, kWidth, 2};
-  Leaf<double> gate{random, kExperts, kWidth};
+  Leaf<double> x{random, kTokenRows, kTokenWidth, 2};
+  Leaf<double> gate{random, kExperts, kTokenWidth};
   Leaf<double> bias{random, 1, kExperts, 0.1};
   Leaf<double> bias_vl{random, 1, kExperts, 0.5};
   std::vector<Leaf<double>> w1;
@@ -45,9 +45,9 @@ struct MoeCase {
     w3.reserve(kExperts + 1);
     w2.reserve(kExperts + 1);
     for (size_t e = 0; e <= kExperts; ++e) {
-      w1.emplace_back(random, kInner, kWidth);
-      w3.emplace_back(random, kInner, kWidth);
-      w2.emplace_back(random, kWidth, kInner);
+      w1.emplace_back(random, kInner, kTokenWidth);
+      w3.emplace_back(random, kInner, kTokenWidth);
+      w2.emplace_back(random, kTokenWidth, kInner);
       const ExpertParameters<double> expert = {own(w1.back()), own(w3.back()), own(w2.back())};
       if (e < kExperts) {
         parameters.experts.push_back(expert);
@@ -137,7 +137,7 @@ TEST(TrainMoe, IsTheSameForAnyNumberOfThreads) {
     ThreadPool pool(threads);
     Tape<double> tape(pool, Tape<double>::Mode::kTraining);
     const MoeResult<double> result = test.run(tape);
-    for (size_t row = 0; row < kRows; ++row)
+    for (size_t row = 0; row < kTokenRows; ++row)
       std::ranges::fill(result.y.grad.row(row), 1.0);
     tape.backward();
     results.push_back(test.x.grad());

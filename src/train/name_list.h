@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +15,10 @@ namespace tidepool {
   for (const std::string_view name : names)
     list.append(list.empty() ? "" : ", ").append(name);
   return list;
+}
+
+[[nodiscard]] inline bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
+  return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
 }  // namespace tidepool

@@ -40,6 +40,11 @@ void add_parts(const Parameter<float>& parameter, UpdateRule rule, const Span2d<
     parts.push_back(update.row_range(begin, std::min(rows, update.rows - begin)));
 }
 
+UpdateRule rule_of(const Parameter<float>& parameter, MatrixOptimizer matrices) {
+  const bool is_balanced_by_load = parameter.rule == UpdateRule::kBalance;
+  return matrices == MatrixOptimizer::kAdamW && !is_balanced_by_load ? UpdateRule::kAdam : parameter.rule;
+}
+
 }  // namespace
 
 Optimizer::Optimizer(ThreadPool& pool, ParameterSet<float>& parameters, const OptimizerOptions& options,
@@ -50,8 +55,7 @@ Optimizer::Optimizer(ThreadPool& pool, ParameterSet<float>& parameters, const Op
     if (options.is_trained && !options.is_trained(parameter)) continue;
     Slot slot;
     slot.parameter = &parameter;
-    const bool is_muon = parameter.rule == UpdateRule::kMuon || parameter.rule == UpdateRule::kMuonHeads;
-    slot.rule = is_muon && options.replaces_muon_by_adam ? UpdateRule::kAdam : parameter.rule;
+    slot.rule = rule_of(parameter, options.matrices);
     if (slot.rule != UpdateRule::kBalance) slot.momentum = Buffer<float>(count_of(parameter.value));
     if (slot.rule == UpdateRule::kAdam) slot.square = Buffer<float>(count_of(parameter.value));
     slots_.push_back(std::move(slot));

@@ -13,6 +13,12 @@
 
 namespace tidepool {
 
+/// What moves the matrices. (docs/training.md, "Optimisers")
+enum class MatrixOptimizer : uint8_t {
+  kMuon,   ///< each group by its published rule: Muon, for queries head by head, and the balanced update
+  kAdamW,  ///< all of them by Adam's, with the decay and the rate of their group: for comparing the two
+};
+
 /// The published numbers. (docs/training.md, "Optimisers")
 struct OptimizerOptions {
   double momentum = 0.95;     ///< of Muon and of the balanced update
@@ -23,8 +29,7 @@ struct OptimizerOptions {
   double update_rms = 0.18;  ///< of Muon's and the balanced update, so that they share Adam's learning rate
   double balance_speed = 0.001;
   double clip_norm = 0;  ///< gradients are scaled down to this norm, all together; 0 for never
-  /// Parameters of kMuon and kMuonHeads take Adam's update: for comparing the two.
-  bool replaces_muon_by_adam = false;
+  MatrixOptimizer matrices = MatrixOptimizer::kMuon;
   /// Which parameters are moved; all when it is null. Those that are not keep no state and do not decay.
   std::function<bool(const Parameter<float>&)> is_trained = {};
 };

@@ -11,7 +11,7 @@
 namespace tidepool {
 namespace {
 
-ModelConfig golden_config() {
+ModelConfig text_only_config() {
   return load_config(std::string(TIDEPOOL_GOLDEN_DIR) + "/ckpt_textonly/config.json");
 }
 
@@ -47,7 +47,7 @@ double rms(std::span<const float> x) {
 
 TEST(Optimizer, MovesNothingByAGradientThatIsNotFinite) {
   for (const float wrong : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    ParameterSet<float> set(golden_config());
+    ParameterSet<float> set(text_only_config());
     fill(set, 1);
     gradients(set.get(kSink)).front() = wrong;
     ThreadPool pool(1);
@@ -61,7 +61,7 @@ TEST(Optimizer, MovesNothingByAGradientThatIsNotFinite) {
 }
 
 TEST(Optimizer, MovesEachGroupByItsPublishedRms) {
-  ParameterSet<float> set(golden_config());
+  ParameterSet<float> set(text_only_config());
   fill(set, 1);
   ThreadPool pool(2);
   Optimizer optimizer(pool, set, {}, kFloat32);
@@ -76,11 +76,29 @@ TEST(Optimizer, MovesEachGroupByItsPublishedRms) {
     EXPECT_NEAR(values(set.get(kNorm))[i], gradients(set.get(kNorm))[i] > 0 ? -0.01 : 0.01, 1e-8);
 }
 
+TEST(Optimizer, AdamWMovesMatricesBySignsAndLeavesBiasesToTheirLoads) {
+  ParameterSet<float> set(text_only_config());
+  fill(set, 1);
+  ThreadPool pool(1);
+  Optimizer optimizer(pool, set, {.matrices = MatrixOptimizer::kAdamW}, kFloat32);
+  std::vector<int64_t> loads(values(set.get(kBias)).size(), 10);
+  loads[0] = 14;
+  (void)optimizer.step(0.01, {{kBias, loads}});
+  // All values were 0 and do not decay; the first step is the sign of the gradient.
+  for (const char* name : {kDense, kQueries, "embed.weight", "head.weight"}) {
+    const Parameter<float>& parameter = set.get(name);
+    const float gradient = parameter.value.grad.data[7];
+    EXPECT_NEAR(parameter.value.data.data[7], gradient > 0 ? -0.01 : 0.01, 1e-8) << name;
+    EXPECT_NEAR(rms(values(set.get(name))), 0.01, 1e-8) << name;
+  }
+  EXPECT_FLOAT_EQ(values(set.get(kBias))[0], -0.001F);
+}
+
 TEST(Optimizer, QueriesMoveHeadByHead) {
   // The update of a head does not depend on the gradient of another.
   std::vector<std::vector<float>> heads;
   for (const float scale : {1.0F, 100.0F}) {
-    ParameterSet<float> set(golden_config());
+    ParameterSet<float> set(text_only_config());
     fill(set, 1);
     Parameter<float>& queries = set.get(kQueries);
     const size_t head = queries.head_rows * queries.value.cols();
@@ -95,7 +113,7 @@ TEST(Optimizer, QueriesMoveHeadByHead) {
 }
 
 TEST(Optimizer, WeightDecayIsForLayersAndNormsAlone) {
-  ParameterSet<float> set(golden_config());
+  ParameterSet<float> set(text_only_config());
   for (Parameter<float>& parameter : set.all())
     std::ranges::fill(values(parameter), 1.0F);
   ThreadPool pool(1);
@@ -108,7 +126,7 @@ TEST(Optimizer, WeightDecayIsForLayersAndNormsAlone) {
 }
 
 TEST(Optimizer, BiasesMoveTowardsEqualLoad) {
-  ParameterSet<float> set(golden_config());
+  ParameterSet<float> set(text_only_config());
   ThreadPool pool(1);
   Optimizer optimizer(pool, set, {}, kFloat32);
   std::vector<int64_t> loads(values(set.get(kBias)).size(), 10);
@@ -121,7 +139,7 @@ TEST(Optimizer, BiasesMoveTowardsEqualLoad) {
 }
 
 TEST(Optimizer, ClipsByTheNormOfAllGradientsTogether) {
-  ParameterSet<float> set(golden_config());
+  ParameterSet<float> set(text_only_config());
   gradients(set.get(kDense))[3] = 3;
   gradients(set.get("norm.weight"))[1] = -4;
   ThreadPool pool(2);
@@ -132,7 +150,7 @@ TEST(Optimizer, ClipsByTheNormOfAllGradientsTogether) {
 }
 
 TEST(Optimizer, WhatIsNotTrainedStays) {
-  ParameterSet<float> set(golden_config());
+  ParameterSet<float> set(text_only_config());
   fill(set, 2);
   std::ranges::fill(values(set.get(kDense)), 1.0F);
   ThreadPool pool(1);
@@ -154,13 +172,13 @@ std::vector<float> all_values(ParameterSet<float>& set) {
 TEST(Optimizer, GoesOnBitForBitFromItsStateOnAnyNumberOfThreads) {
   ThreadPool one(1);
   ThreadPool three(3);
-  ParameterSet<float> whole(golden_config());
+  ParameterSet<float> whole(text_only_config());
   Optimizer through(one, whole, {.clip_norm = 0.5}, kernels::GemmPrecision::kBf16);
   for (uint64_t step = 0; step < 2; ++step) {
     fill(whole, step);
     (void)through.step(0.01, {});
   }
-  ParameterSet<float> resumed(golden_config());
+  ParameterSet<float> resumed(text_only_config());
   Optimizer second(three, resumed, {.clip_norm = 0.5}, kernels::GemmPrecision::kBf16);
   for (size_t i = 0; i < whole.all().size(); ++i)
     std::ranges::copy(values(whole.all()[i]), values(resumed.all()[i]).begin());

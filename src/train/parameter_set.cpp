@@ -9,16 +9,13 @@
 #include "formats/bf16.h"
 #include "formats/checkpoint.h"
 #include "formats/fp8.h"
+#include "train/name_list.h"
 
 namespace tidepool {
 
 namespace {
 
 constexpr size_t kScaleColumns = 32;  ///< columns of an Engram row that share a scale
-
-bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
-  return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
-}
 
 WeightFormat format_of(const ExpectedTensor& tensor) {
   switch (tensor.dtype) {

@@ -29,11 +29,11 @@ TEST_F(Pocket, ConfigAndVocabularyFit) {
   EXPECT_EQ(config_.engram->compressed_vocab_size, map.compressed_vocabulary);
   const ParameterSet<float> parameters(config_);
   const TrainingModel<float> model(config_, map.compressed_ids, parameters);  // checks Engram's table sizes
-  EXPECT_EQ(model.layer_table().decoder_begin, 5U);
+  EXPECT_EQ(model.layer_table().decoder_begin, 4U);
 }
 
 /// Two sources of ratio 2 and one of ratio 1, an indexer of each kind, a pool that leaves entries out, Engram, drafts,
-/// at least 16 experts.
+/// at least 16 experts, a vision tower.
 TEST_F(Pocket, HasEveryMechanismOfTheReleasedModel) {
   const LayerTable table = make_layer_table(config_);
   const auto count = [&](auto is_one) { return std::ranges::count_if(table.layers, is_one); };
@@ -45,6 +45,7 @@ TEST_F(Pocket, HasEveryMechanismOfTheReleasedModel) {
   EXPECT_LT(config_.candidate_topk_blocks * config_.candidate_block_size, 4096);
   EXPECT_TRUE(config_.engram.has_value());
   EXPECT_TRUE(config_.dspark.has_value());
+  EXPECT_TRUE(config_.vision.has_value());
   EXPECT_GE(config_.n_routed_experts, 16);
 }
 

@@ -20,7 +20,7 @@ namespace tidepool {
 namespace {
 
 constexpr int64_t kFormat = 1;
-constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;
+constexpr uint64_t kRecipeBytesMax = uint64_t{1} << 20;
 constexpr size_t kStagesMax = 100;
 constexpr size_t kPartsMax = 1000;
 constexpr int64_t kRowsMax = int64_t{1} << 24;
@@ -144,7 +144,7 @@ void read_length(const Field& field, size_t batch_rows, RecipePart& part) {
 }
 
 RecipePart read_part(const Field& field, size_t batch_rows) {
-  field.check_keys({"texts", "task", "weight", "length"});
+  field.check_keys({"texts", "task", "weight", "loss_weight", "length", "word_dropout"});
   RecipePart part;
   const std::optional<Field> texts = field.find("texts");
   const std::optional<Field> task = field.find("task");
@@ -158,14 +158,32 @@ RecipePart read_part(const Field& field, size_t batch_rows) {
   constexpr double kWeightMin = 1e-6;
   constexpr double kWeightMax = 1e6;
   part.weight = field.at("weight").number(kWeightMin, kWeightMax);
+  if (const std::optional<Field> loss = field.find("loss_weight"))
+    part.loss_weight = loss->number(kWeightMin, kWeightMax);
+  constexpr double kDropoutMax = 0.9;
+  if (const std::optional<Field> share = field.find("word_dropout")) {
+    if (part.task != "help") share->refuse("left out: it is for the task help alone");
+    part.word_dropout = share->number(0, kDropoutMax);
+  }
   part.length_max = batch_rows;
   part.length_min = texts ? batch_rows : std::min(batch_rows, TaskOptions{}.length_min);
   if (const std::optional<Field> length = field.find("length")) read_length(*length, batch_rows, part);
   return part;
 }
 
+/// Which of two names the key says, the first where it is absent: 0 or 1.
+size_t read_choice(const Field& field, std::string_view key, const std::array<std::string_view, 2>& names) {
+  const std::optional<Field> choice = field.find(key);
+  if (!choice) return 0;
+  const auto* const found =
+      choice->value.is_string() ? std::ranges::find(names, choice->value.as_string()) : names.end();
+  if (found == names.end()) choice->refuse(fmt::format("\"{}\" or \"{}\"", names[0], names[1]));
+  return static_cast<size_t>(found - names.begin());
+}
+
 RecipeStage read_stage(const Field& field) {
-  field.check_keys({"name", "tokens", "step_rows", "batch_rows", "rate", "rounding", "trains", "mixture"});
+  field.check_keys({"name", "tokens", "step_rows", "batch_rows", "rate", "optimizer", "rounding", "exploration",
+                    "replay", "trains", "mixture"});
   RecipeStage stage;
   stage.name = field.at("name").string();
   stage.tokens = field.at("tokens").integer(1, kTokensMax);
@@ -176,12 +194,12 @@ RecipeStage read_stage(const Field& field) {
     step.refuse(fmt::format("a multiple of batch_rows, {}", stage.batch_rows));
   stage.rate = read_rate(field.at("rate"));
   if (const std::optional<Field> rounding = field.find("rounding")) stage.rounding = read_rounding(*rounding);
-  if (const std::optional<Field> trains = field.find("trains")) {
-    const bool is_text = trains->value.is_string();
-    const bool is_drafts = is_text && trains->value.as_string() == "drafts";
-    if (!is_drafts && !(is_text && trains->value.as_string() == "model")) trains->refuse("\"model\" or \"drafts\"");
-    stage.trains = is_drafts ? RecipeStage::Trains::kDrafts : RecipeStage::Trains::kModel;
-  }
+  constexpr double kExplorationMax = 16;
+  if (const std::optional<Field> share = field.find("exploration"))
+    stage.exploration = share->number(0, kExplorationMax);
+  stage.optimizer = static_cast<MatrixOptimizer>(read_choice(field, "optimizer", {"muon", "adamw"}));
+  stage.replay = static_cast<RecipeStage::Replay>(read_choice(field, "replay", {"bounded", "full"}));
+  stage.trains = static_cast<RecipeStage::Trains>(read_choice(field, "trains", {"model", "drafts"}));
   const std::vector<Field> parts = field.at("mixture").items(kPartsMax);
   stage.mixture.reserve(parts.size());
   for (const Field& part : parts)
@@ -208,7 +226,7 @@ LearningRateSchedule RecipeStage::schedule() const {
 Recipe parse_recipe(std::string_view json, const std::string& name) {
   Json root;
   try {
-    root = parse_json(json, {.depth_max = 16, .bytes_max = kFileBytesMax});
+    root = parse_json(json, {.depth_max = 16, .bytes_max = kRecipeBytesMax});
   } catch (const Error& error) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", name, error.what()));
   }
@@ -232,7 +250,7 @@ Recipe parse_recipe(std::string_view json, const std::string& name) {
 }
 
 Recipe load_recipe(const std::filesystem::path& file) {
-  return parse_recipe(read_file(file, kFileBytesMax), file.string());
+  return parse_recipe(read_file(file, kRecipeBytesMax), file.string());
 }
 
 }  // namespace tidepool

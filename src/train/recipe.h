@@ -7,17 +7,20 @@
 #include <vector>
 
 #include "train/fake_quant.h"
+#include "train/optimizer.h"
 #include "train/schedule.h"
 
 namespace tidepool {
 
 /// A share of what a stage learns from: texts or a task.
 struct RecipePart {
-  std::string texts;      ///< a source of the corpus, or "all": every one by its size; empty: a task
-  std::string task;       ///< of make_task; empty: texts
-  double weight = 1;      ///< of its tokens among those of the stage
-  size_t length_min = 0;  ///< tokens of a sample, of tasks that have a length
-  size_t length_max = 0;  ///< the same, and of texts, which are cut to it
+  std::string texts;        ///< a source of the corpus, or "all": every one by its size; empty: a task
+  std::string task;         ///< of make_task; empty: texts
+  double weight = 1;        ///< of its tokens among those of the stage
+  double loss_weight = 1;   ///< of each of its tokens to be learnt: answers are few among the tokens of a long prompt
+  size_t length_min = 0;    ///< tokens of a sample, of tasks that have a length
+  size_t length_max = 0;    ///< the same, and of texts, which are cut to it
+  double word_dropout = 0;  ///< of the questions of `help`
 };
 
 /// A part of a run with one mixture and one schedule.
@@ -25,6 +28,11 @@ struct RecipeStage {
   enum class Trains : uint8_t {
     kModel,
     kDrafts,  ///< the draft head alone; the rest stands still
+  };
+  /// What the decoder reads of a prompt, by the engine's words.
+  enum class Replay : uint8_t {
+    kBounded,  ///< its last window
+    kFull,     ///< all of it, as in a decoder-only stack
   };
   /// When the learning rate changes, in shares of the stage's steps.
   struct Rate {
@@ -40,7 +48,10 @@ struct RecipeStage {
   size_t step_rows = 0;   ///< rows between two updates of the parameters, a multiple of batch_rows
   size_t batch_rows = 0;  ///< rows of one pass forward and back; no sample is longer
   Rate rate;
+  MatrixOptimizer optimizer = MatrixOptimizer::kMuon;
   Qat rounding;
+  double exploration = 0.25;  ///< entries drawn beside those an indexer chooses, as a share of them
+  Replay replay = Replay::kBounded;
   Trains trains = Trains::kModel;
   std::vector<RecipePart> mixture;
 

@@ -17,8 +17,10 @@ constexpr std::string_view kRecipe = R"({
      "rate": {"peak": 0.01, "last": 0.001, "warm_up": 0.1, "flat": 0.5, "cosine": 0.9},
      "mixture": [{"texts": "all", "weight": 3}, {"task": "recall", "weight": 1, "length": [128, 512]}]},
     {"name": "second", "tokens": 1, "step_rows": 512, "batch_rows": 512, "rounding": ["entries", "window"],
-     "trains": "drafts", "rate": {"peak": 0.01, "last": 0.01, "warm_up": 0, "flat": 1, "cosine": 1},
-     "mixture": [{"task": "help", "weight": 0.5}, {"texts": "tales", "weight": 1, "length": 256}]}]})";
+     "trains": "drafts", "exploration": 0.5,
+     "rate": {"peak": 0.01, "last": 0.01, "warm_up": 0, "flat": 1, "cosine": 1},
+     "mixture": [{"task": "help", "weight": 0.5, "loss_weight": 8},
+                 {"texts": "tales", "weight": 1, "length": 256}]}]})";
 
 std::string with(std::string_view part, std::string_view other) {
   std::string text(kRecipe);
@@ -47,6 +49,8 @@ TEST(Recipe, SaysWhatItsFileSays) {
   EXPECT_EQ(first.steps(), 98);  // 100000 / 1024 = 97.7
   EXPECT_FALSE(first.rounding.entries);
   EXPECT_EQ(first.trains, RecipeStage::Trains::kModel);
+  EXPECT_EQ(first.optimizer, MatrixOptimizer::kMuon);
+  EXPECT_EQ(first.replay, RecipeStage::Replay::kBounded);
   ASSERT_EQ(first.mixture.size(), 2);
   EXPECT_EQ(first.mixture[0].texts, "all");
   EXPECT_EQ(first.mixture[0].length_max, 512);  // a batch, when nothing is said
@@ -57,6 +61,10 @@ TEST(Recipe, SaysWhatItsFileSays) {
   EXPECT_TRUE(second.rounding.entries);
   EXPECT_TRUE(second.rounding.window);
   EXPECT_FALSE(second.rounding.weights);
+  EXPECT_EQ(first.exploration, 0.25);
+  EXPECT_EQ(second.exploration, 0.5);
+  EXPECT_EQ(first.mixture[1].loss_weight, 1);
+  EXPECT_EQ(second.mixture[0].loss_weight, 8);
   EXPECT_EQ(second.trains, RecipeStage::Trains::kDrafts);
   EXPECT_EQ(second.mixture[1].length_min, 256);
 }
@@ -75,6 +83,15 @@ TEST(Recipe, RoundingMayBeNamedAtOnce) {
   EXPECT_FALSE(parse_recipe(with("[\"entries\", \"window\"]", "\"none\""), "r.json").stages[1].rounding.entries);
 }
 
+TEST(Recipe, ComparisonsNameAnotherOptimiserOrReplay) {
+  const RecipeStage stage =
+      parse_recipe(with("\"batch_rows\": 512,", R"("batch_rows": 512, "optimizer": "adamw", "replay": "full",)"),
+                   "r.json")
+          .stages[0];
+  EXPECT_EQ(stage.optimizer, MatrixOptimizer::kAdamW);
+  EXPECT_EQ(stage.replay, RecipeStage::Replay::kFull);
+}
+
 TEST(Recipe, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(refusal("{"), HasSubstr("r.json: "));
   EXPECT_THAT(refusal("[]"), HasSubstr("r.json: a recipe is a JSON object"));
@@ -86,11 +103,15 @@ TEST(Recipe, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(refusal(with("\"weight\": 3", "\"weight\": -3")),
               HasSubstr("stages[0].mixture[0].weight is -3; it must be"));
   EXPECT_THAT(refusal(with("\"weight\": 3", "\"weigth\": 3")),
-              HasSubstr("\"weigth\" is no key of stages[0].mixture[0]; there are: texts, task, weight, length"));
+              HasSubstr("\"weigth\" is no key of stages[0].mixture[0]; there are: texts, task, weight, loss_weight"));
   EXPECT_THAT(refusal(with("\"recall\"", "\"recal\"")),
               HasSubstr("stages[0].mixture[1].task is \"recal\"; it must be one of"));
   EXPECT_THAT(refusal(with("\"task\": \"recall\"", "\"task\": \"recall\", \"texts\": \"all\"")),
               HasSubstr("either \"texts\" or \"task\""));
+  EXPECT_THAT(refusal(with("\"task\": \"recall\"", "\"task\": \"recall\", \"word_dropout\": 0.1")),
+              HasSubstr("mixture[1].word_dropout is 0.1; it must be left out: it is for the task help alone"));
+  EXPECT_THAT(refusal(with("\"task\": \"help\"", "\"task\": \"help\", \"word_dropout\": 1")),
+              HasSubstr("word_dropout is 1; it must be a number from 0 to 0.9"));
   EXPECT_THAT(refusal(with("[128, 512]", "[128, 513]")), HasSubstr("stages[0].mixture[1].length[1] is 513"));
   EXPECT_THAT(refusal(with("[128, 512]", "[128]")), HasSubstr("the least and the most"));
   EXPECT_THAT(refusal(with("\"step_rows\": 1024", "\"step_rows\": 1000")), HasSubstr("a multiple of batch_rows, 512"));
@@ -98,6 +119,8 @@ TEST(Recipe, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(refusal(with("[\"entries\", \"window\"]", "[\"entires\"]")),
               HasSubstr("stages[1].rounding[0] is \"entires\""));
   EXPECT_THAT(refusal(with("\"drafts\"", "\"all\"")), HasSubstr("stages[1].trains"));
+  EXPECT_THAT(refusal(with("\"batch_rows\": 512,", R"("batch_rows": 512, "optimizer": "adam",)")),
+              HasSubstr(R"(stages[0].optimizer is "adam"; it must be "muon" or "adamw")"));
   EXPECT_THAT(refusal(with("\"second\"", "\"first\"")), HasSubstr("a name that no other stage has"));
   EXPECT_THAT(refusal(with("\"tokens\": 100000", "\"tokens\": 1e5")), HasSubstr("stages[0].tokens"));
 }

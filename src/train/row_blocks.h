@@ -29,4 +29,15 @@ void for_column_blocks(const Tape<Real>& tape, size_t rows, size_t cols, const B
                  [&](size_t begin, size_t end) { body(begin * kLine, std::min(cols, end * kLine)); });
 }
 
+/// body(row, worker) for rows [begin, end) that are some microseconds of work each.
+template <typename Real, typename Body>
+void for_rows(const Tape<Real>& tape, size_t begin, size_t end, const Body& body) {
+  constexpr size_t kRows = 8;
+  tape.pool().run((end - begin + kRows - 1) / kRows, [&](size_t job, size_t worker) {
+    const size_t first = begin + job * kRows;
+    for (size_t row = first; row < std::min(end, first + kRows); ++row)
+      body(row, worker);
+  });
+}
+
 }  // namespace tidepool

@@ -38,7 +38,9 @@ TokenBatch make_batch(const std::vector<Sample>& samples) {
   batch.weights.reserve(rows);
   batch.segments.reserve(samples.size());
   for (const Sample& sample : samples) {
-    batch.segments.push_back({.begin = batch.ids.size(), .count = sample.ids.size()});
+    batch.segments.push_back({.begin = batch.ids.size(), .count = sample.ids.size(), .part = sample.part});
+    for (const SamplePicture& picture : sample.pictures)
+      batch.pictures.push_back({batch.ids.size() + picture.begin, picture.image});
     batch.ids.insert(batch.ids.end(), sample.ids.begin(), sample.ids.end());
     batch.targets.insert(batch.targets.end(), sample.ids.begin() + 1, sample.ids.end());
     batch.targets.push_back(0);  // has no weight
@@ -90,6 +92,9 @@ std::vector<Sample> SamplePacker::take_samples() {
                         "or larger batches",
                         at.place - 1, part.source->name(), sample.ids.size(), options_.rows));
       }
+      sample.part = p;
+      for (float& weight : sample.weights)
+        weight *= static_cast<float>(part.loss_weight);
       at.tokens += sample.ids.size();
       samples.push_back(std::move(sample));
     }

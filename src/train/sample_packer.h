@@ -13,6 +13,7 @@ namespace tidepool {
 struct MixturePart {
   const SampleSource* source = nullptr;  ///< must outlive the packer
   double weight = 1;                     ///< of its tokens among those of all parts
+  double loss_weight = 1;                ///< multiplied to the weights of its samples
 };
 
 struct SamplePackerOptions {

@@ -41,6 +41,19 @@ class MarkedSource final : public SampleSource {
   size_t high_;
 };
 
+TEST(SamplePacker, WeighsTheTokensOfAPart) {
+  const MarkedSource light(1, 4, 4);
+  const MarkedSource heavy(2, 4, 4);
+  SamplePacker packer({{&light, 1}, {&heavy, 1, 2.5}}, {.rows = 64, .seed = 1});
+  const TokenBatch batch = packer.next();
+  ASSERT_FALSE(batch.segments.empty());
+  for (const TokenBatch::Segment& segment : batch.segments) {
+    const float weight = batch.ids[segment.begin] == 1 ? 1.0F : 2.5F;
+    EXPECT_EQ(batch.weights[segment.begin], weight);
+    EXPECT_EQ(batch.weights[segment.begin + segment.count - 1], 0);
+  }
+}
+
 std::vector<TokenBatch> take(SamplePacker& packer, size_t count) {
   std::vector<TokenBatch> batches;
   batches.reserve(count);
@@ -80,6 +93,19 @@ TEST(MakeBatch, TargetsAreTheNextTokensOfTheSameSample) {
   ASSERT_EQ(batch.segments.size(), 2);
   EXPECT_EQ(batch.segments[1].begin, 3);
   EXPECT_EQ(batch.segments[1].count, 2);
+}
+
+TEST(MakeBatch, PicturesStandAtTheRowsOfTheirSample) {
+  const auto first = std::make_shared<const PreparedImage>();
+  const auto second = std::make_shared<const PreparedImage>();
+  const TokenBatch batch = make_batch({{.ids = {5, 6, 7}, .weights = {0, 1, 0}, .pictures = {{1, first}}},
+                                       {.ids = {8, 9}, .weights = {1, 0}},
+                                       {.ids = {5, 6}, .weights = {0, 0}, .pictures = {{0, second}, {1, first}}}});
+  ASSERT_EQ(batch.pictures.size(), 3);
+  EXPECT_EQ(batch.pictures[0].begin, 1);
+  EXPECT_EQ(batch.pictures[1].begin, 5);
+  EXPECT_EQ(batch.pictures[2].begin, 6);
+  EXPECT_EQ(batch.pictures[1].image, second);
 }
 
 TEST(SamplePacker, EverySampleComesOnceAndWhole) {

@@ -14,18 +14,18 @@ namespace {
 
 class TaskSource final : public SampleSource {
  public:
-  TaskSource(std::string name, std::unique_ptr<Task> task, Split split, uint64_t seed, const Tokenizer& tokenizer)
-      : SampleSource(std::move(name)), task_(std::move(task)), split_(split), seed_(seed), tokenizer_(tokenizer) {}
+  TaskSource(std::string name, std::unique_ptr<Task> task, Split split, uint64_t seed, const SampleEncoding& encoding)
+      : SampleSource(std::move(name)), task_(std::move(task)), split_(split), seed_(seed), encoding_(encoding) {}
 
   [[nodiscard]] Sample make(uint64_t place) const override {
-    return make_sample(tokenizer_, task_->make({split_, seed_, place}));
+    return make_sample(encoding_, task_->make({split_, seed_, place}));
   }
 
  private:
   std::unique_ptr<Task> task_;
   Split split_;
   uint64_t seed_;
-  const Tokenizer& tokenizer_;
+  SampleEncoding encoding_;
 };
 
 class TextSource final : public SampleSource {
@@ -83,8 +83,8 @@ class TextSource final : public SampleSource {
 }  // namespace
 
 std::unique_ptr<SampleSource> make_task_source(std::string name, std::unique_ptr<Task> task, Split split, uint64_t seed,
-                                               const Tokenizer& tokenizer) {
-  return std::make_unique<TaskSource>(std::move(name), std::move(task), split, seed, tokenizer);
+                                               const SampleEncoding& encoding) {
+  return std::make_unique<TaskSource>(std::move(name), std::move(task), split, seed, encoding);
 }
 
 std::unique_ptr<SampleSource> make_text_source(const CorpusSource& source, const TextSourceOptions& options,

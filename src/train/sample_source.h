@@ -31,9 +31,9 @@ class SampleSource {
   std::string name_;
 };
 
-/// The items of a task, in order. `tokenizer` must outlive it.
+/// The items of a task, in order.
 [[nodiscard]] std::unique_ptr<SampleSource> make_task_source(std::string name, std::unique_ptr<Task> task, Split split,
-                                                             uint64_t seed, const Tokenizer& tokenizer);
+                                                             uint64_t seed, const SampleEncoding& encoding);
 
 struct TextSourceOptions {
   Split split = Split::kTrain;

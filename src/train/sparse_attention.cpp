@@ -6,6 +6,7 @@
 #include "base/buffer.h"
 #include "base/check.h"
 #include "kernels/gathered.h"
+#include "train/row_blocks.h"
 #include "train/row_spread.h"
 #include "train/vector_math.h"
 
@@ -13,13 +14,12 @@ namespace tidepool {
 
 namespace {
 
-constexpr size_t kRowsPerJob = 8;  ///< some 30 us of work
 /// Rows whose derivatives of scores wait for being spread: with 192 keys and 8 heads they are 1.5 MiB.
-constexpr size_t kChunkRows = 128;
+constexpr size_t kAttentionChunkRows = 128;
 
 /// An attention with its sizes; what closures hold.
 template <typename Real>
-struct Problem {
+struct AttentionProblem {
   SparseAttention<Real> args;
   SelectedEntries<Real> selection;
   bool has_selection = false;
@@ -40,8 +40,8 @@ struct Problem {
 };
 
 template <typename Real>
-Problem<Real> make_problem(const SparseAttention<Real>& args) {
-  Problem<Real> problem;
+AttentionProblem<Real> make_problem(const SparseAttention<Real>& args) {
+  AttentionProblem<Real> problem;
   problem.args = args;
   problem.heads = args.sink.cols();
   problem.width = args.local.cols();
@@ -57,14 +57,14 @@ Problem<Real> make_problem(const SparseAttention<Real>& args) {
 
 /// Scratch of one thread.
 template <typename Real>
-struct Workspace {
+struct AttentionWorkspace {
   std::vector<const Real*> keys;
   Buffer<Real> right;   ///< queries, and gradients of results, transposed
   Buffer<Real> p;       ///< scores and probabilities
   Buffer<Real> result;  ///< of one row
   Buffer<Real> delta;   ///< of each head
 
-  Workspace(const Problem<Real>& problem, size_t columns)
+  AttentionWorkspace(const AttentionProblem<Real>& problem, size_t columns)
       : keys(problem.keys_max),
         right(problem.width * kernels::gathered_stride(columns)),
         p(problem.keys_max * kernels::gathered_stride(columns)),
@@ -73,8 +73,9 @@ struct Workspace {
 };
 
 template <typename Real>
-std::vector<Workspace<Real>> make_workspaces(const Tape<Real>& tape, const Problem<Real>& problem, size_t columns) {
-  std::vector<Workspace<Real>> result;
+std::vector<AttentionWorkspace<Real>> make_workspaces(const Tape<Real>& tape, const AttentionProblem<Real>& problem,
+                                                      size_t columns) {
+  std::vector<AttentionWorkspace<Real>> result;
   result.reserve(tape.pool().thread_count());
   for (size_t i = 0; i < tape.pool().thread_count(); ++i)
     result.emplace_back(problem, columns);
@@ -83,7 +84,7 @@ std::vector<Workspace<Real>> make_workspaces(const Tape<Real>& tape, const Probl
 
 /// Finds the row's keys, the local ones first.
 template <typename Real>
-kernels::GatheredRows<Real> gather(const Problem<Real>& problem, size_t row, Workspace<Real>& work) {
+kernels::GatheredRows<Real> gather(const AttentionProblem<Real>& problem, size_t row, AttentionWorkspace<Real>& work) {
   const RowKeys local = problem.local_keys(row);
   const RowKeys entries = problem.entry_keys(row);
   for (size_t j = 0; j < local.count; ++j)
@@ -95,8 +96,8 @@ kernels::GatheredRows<Real> gather(const Problem<Real>& problem, size_t row, Wor
 
 /// right[:, first_column + h] = rows of `heads`.
 template <typename Real>
-void put_columns(const Problem<Real>& problem, std::span<const Real> heads, size_t columns, size_t first_column,
-                 Real* right) {
+void put_columns(const AttentionProblem<Real>& problem, std::span<const Real> heads, size_t columns,
+                 size_t first_column, Real* right) {
   const size_t stride = kernels::gathered_stride(columns);
   for (size_t i = 0; i < problem.width; ++i) {
     for (size_t h = 0; h < problem.heads; ++h)
@@ -106,7 +107,7 @@ void put_columns(const Problem<Real>& problem, std::span<const Real> heads, size
 
 /// Adds each entry's probabilities, summed over heads, to the selection's.
 template <typename Real>
-void collect_attention(const Problem<Real>& problem, size_t row, const Real* p) {
+void collect_attention(const AttentionProblem<Real>& problem, size_t row, const Real* p) {
   if (!problem.has_selection || problem.selection.attention.data == nullptr) return;
   const size_t stride = kernels::gathered_stride(problem.heads);
   p += problem.local_keys(row).count * stride;
@@ -119,8 +120,8 @@ void collect_attention(const Problem<Real>& problem, size_t row, const Real* p) 
 }
 
 template <typename Real>
-void attend_row(const Problem<Real>& problem, size_t row, Workspace<Real>& work, std::span<Real> log_sum,
-                std::span<Real> out) {
+void attend_row(const AttentionProblem<Real>& problem, size_t row, AttentionWorkspace<Real>& work,
+                std::span<Real> log_sum, std::span<Real> out) {
   const kernels::GatheredKernels<Real>& kernels = kernels::gathered_kernels<Real>();
   const kernels::GatheredRows<Real> keys = gather(problem, row, work);
   put_columns<Real>(problem, problem.args.q.data.row(row), problem.heads, 0, work.right.data());
@@ -128,16 +129,6 @@ void attend_row(const Problem<Real>& problem, size_t row, Workspace<Real>& work,
   kernels.softmax(work.p.data(), keys.count, problem.heads, problem.scale, problem.args.sink.data.data, log_sum.data());
   kernels.sums(keys, work.p.data(), kernels::gathered_stride(problem.heads), problem.heads, out.data());
   collect_attention(problem, row, work.p.data());
-}
-
-/// body(row, worker) for rows [begin, end).
-template <typename Real, typename Body>
-void for_rows(const Tape<Real>& tape, size_t begin, size_t end, const Body& body) {
-  tape.pool().run((end - begin + kRowsPerJob - 1) / kRowsPerJob, [&](size_t job, size_t worker) {
-    const size_t first = begin + job * kRowsPerJob;
-    for (size_t row = first; row < std::min(end, first + kRowsPerJob); ++row)
-      body(row, worker);
-  });
 }
 
 /// Rows [begin, end), and what they leave for the gradients of their keys.
@@ -151,8 +142,9 @@ struct Chunk {
 
 /// The derivatives of one row: its scores' are left in the chunk, its query's and sinks' are complete.
 template <typename Real>
-void go_back_row(const Problem<Real>& problem, size_t row, const Value<Real>& out, std::span<const Real> log_sum,
-                 const Chunk<Real>& chunk, Workspace<Real>& work, std::span<Real> sink_gradient) {
+void go_back_row(const AttentionProblem<Real>& problem, size_t row, const Value<Real>& out,
+                 std::span<const Real> log_sum, const Chunk<Real>& chunk, AttentionWorkspace<Real>& work,
+                 std::span<Real> sink_gradient) {
   const kernels::GatheredKernels<Real>& kernels = kernels::gathered_kernels<Real>();
   const kernels::GatheredRows<Real> keys = gather(problem, row, work);
   const std::span<const Real> q = problem.args.q.data.row(row);
@@ -184,7 +176,7 @@ void go_back_row(const Problem<Real>& problem, size_t row, const Value<Real>& ou
 
 /// What the chunk's rows give to the gradients of their keys.
 template <typename Real>
-void spread_chunk(const Tape<Real>& tape, const Problem<Real>& problem, const Chunk<Real>& chunk) {
+void spread_chunk(const Tape<Real>& tape, const AttentionProblem<Real>& problem, const Chunk<Real>& chunk) {
   const size_t stride = kernels::gathered_stride(2 * problem.heads);
   std::vector<RowSpread<Real>> local;
   std::vector<RowSpread<Real>> entries;
@@ -202,15 +194,15 @@ void spread_chunk(const Tape<Real>& tape, const Problem<Real>& problem, const Ch
 }
 
 template <typename Real>
-void go_back(const Tape<Real>& tape, const Problem<Real>& problem, const Value<Real>& out,
+void go_back(const Tape<Real>& tape, const AttentionProblem<Real>& problem, const Value<Real>& out,
              const Span2d<Real>& log_sums) {
   const size_t rows = out.rows();
   const size_t columns = 2 * problem.heads;
-  const size_t chunk_rows = std::min(kChunkRows, rows);
+  const size_t chunk_rows = std::min(kAttentionChunkRows, rows);
   Buffer<Real> weights(chunk_rows * problem.keys_max * kernels::gathered_stride(columns));
   Buffer<Real> left(chunk_rows * columns * problem.width);
   Buffer<Real> sink_gradients(rows * problem.heads);
-  std::vector<Workspace<Real>> work = make_workspaces(tape, problem, columns);
+  std::vector<AttentionWorkspace<Real>> work = make_workspaces(tape, problem, columns);
   for (size_t begin = 0; begin < rows; begin += chunk_rows) {
     const Chunk<Real> chunk{
         .begin = begin,
@@ -234,11 +226,11 @@ void go_back(const Tape<Real>& tape, const Problem<Real>& problem, const Value<R
 
 template <typename Real>
 Value<Real> sparse_attention(Tape<Real>& tape, const SparseAttention<Real>& attention) {
-  const Problem<Real> problem = make_problem(attention);
+  const AttentionProblem<Real> problem = make_problem(attention);
   const size_t rows = attention.q.rows();
   const Value<Real> out = tape.make(rows, attention.q.cols());
   const Span2d<Real> log_sums(tape.template keep<Real>(rows * problem.heads).data(), rows, problem.heads);
-  std::vector<Workspace<Real>> work = make_workspaces(tape, problem, problem.heads);
+  std::vector<AttentionWorkspace<Real>> work = make_workspaces(tape, problem, problem.heads);
   for_rows(tape, 0, rows, [&](size_t row, size_t worker) {
     attend_row<Real>(problem, row, work[worker], log_sums.row(row), out.data.row(row));
   });

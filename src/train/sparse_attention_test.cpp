@@ -10,12 +10,12 @@
 namespace tidepool {
 namespace {
 
-constexpr size_t kHeads = 3;
-constexpr size_t kWidth = 16;
+constexpr size_t kAttentionHeads = 3;
+constexpr size_t kAttentionWidth = 16;
 
 /// Rows of two samples with windows of 4, which end at their sample, and a few chosen entries each.
 template <typename Real>
-struct Case {
+struct AttentionCase {
   size_t rows;
   Leaf<Real> q;
   Leaf<Real> local;
@@ -28,8 +28,8 @@ struct Case {
 
   static constexpr size_t kChosenMax = 5;
 
-  Case(uint64_t seed, size_t row_count, size_t entry_count)
-      : Case(std::make_unique<TestRandom>(seed), row_count, entry_count) {}
+  AttentionCase(uint64_t seed, size_t row_count, size_t entry_count)
+      : AttentionCase(std::make_unique<TestRandom>(seed), row_count, entry_count) {}
 
   [[nodiscard]] SelectedEntries<Real> selection() {
     return {.entries = {chosen.data(), rows, kChosenMax},
@@ -43,12 +43,12 @@ struct Case {
   }
 
  private:
-  Case(const std::unique_ptr<TestRandom>& random, size_t row_count, size_t entry_count)
+  AttentionCase(const std::unique_ptr<TestRandom>& random, size_t row_count, size_t entry_count)
       : rows(row_count),
-        q(*random, rows, kHeads * kWidth, 2),
-        local(*random, rows, kWidth),
-        entries(*random, entry_count, kWidth),
-        sink(*random, 1, kHeads),
+        q(*random, rows, kAttentionHeads * kAttentionWidth, 2),
+        local(*random, rows, kAttentionWidth),
+        entries(*random, entry_count, kAttentionWidth),
+        sink(*random, 1, kAttentionHeads),
         chosen(rows * kChosenMax),
         counts(rows),
         attention(rows * kChosenMax) {
@@ -68,7 +68,7 @@ struct Case {
 };
 
 TEST(SparseAttention, GradientsAreThoseOfFiniteDifferences) {
-  Case<double> c(1, 9, 11);
+  AttentionCase<double> c(1, 9, 11);
   const SelectedEntries<double> selection = c.selection();
   for (const SelectedEntries<double>* chosen : {&selection, static_cast<const SelectedEntries<double>*>(nullptr)}) {
     expect_gradients({.run = [&](Tape<double>& tape) { return std::vector{c.run(tape, chosen)}; },
@@ -78,7 +78,7 @@ TEST(SparseAttention, GradientsAreThoseOfFiniteDifferences) {
 }
 
 TEST(SparseAttention, IsTheFormulaOverAllKeysAtOnce) {
-  Case<double> c(2, 12, 7);
+  AttentionCase<double> c(2, 12, 7);
   const SelectedEntries<double> selection = c.selection();
   ThreadPool pool(2);
   Tape<double> tape(pool, Tape<double>::Mode::kForward);
@@ -90,31 +90,31 @@ TEST(SparseAttention, IsTheFormulaOverAllKeysAtOnce) {
     for (const uint32_t j : selection.of(row))
       keys.emplace_back(c.entries.value().data.row(j));
     std::vector<double> attention(keys.size());
-    for (size_t h = 0; h < kHeads; ++h) {
-      const double* q = c.q.value().data.row(row).data() + h * kWidth;
+    for (size_t h = 0; h < kAttentionHeads; ++h) {
+      const double* q = c.q.value().data.row(row).data() + h * kAttentionWidth;
       double sum = std::exp(c.sink.data()[h]);
-      std::vector<double> result(kWidth);
+      std::vector<double> result(kAttentionWidth);
       std::vector<double> terms;
       for (const std::span<const double> key : keys) {
         terms.push_back(std::exp(std::inner_product(key.begin(), key.end(), q, 0.0) / 4));  // sqrt(16)
         sum += terms.back();
-        for (size_t i = 0; i < kWidth; ++i)
+        for (size_t i = 0; i < kAttentionWidth; ++i)
           result[i] += terms.back() * key[i];
       }
-      for (size_t i = 0; i < kWidth; ++i)
-        EXPECT_NEAR(out.data.at(row, h * kWidth + i), result[i] / sum, 1e-13);
+      for (size_t i = 0; i < kAttentionWidth; ++i)
+        EXPECT_NEAR(out.data.at(row, h * kAttentionWidth + i), result[i] / sum, 1e-13);
       for (size_t j = 0; j < keys.size(); ++j)
         attention[j] += terms[j] / sum;
     }
     const size_t local = c.ranges[row].end - c.ranges[row].begin;
     for (size_t j = local; j < keys.size(); ++j)
-      EXPECT_NEAR(c.attention[row * Case<double>::kChosenMax + j - local], attention[j], 1e-13);
+      EXPECT_NEAR(c.attention[row * AttentionCase<double>::kChosenMax + j - local], attention[j], 1e-13);
   }
 }
 
 /// Everything that one step leaves behind.
 std::vector<float> step(size_t threads) {
-  Case<float> c(3, 400, 90);
+  AttentionCase<float> c(3, 400, 90);
   const SelectedEntries<float> selection = c.selection();
   ThreadPool pool(threads);
   Tape<float> tape(pool, Tape<float>::Mode::kTraining);
@@ -137,8 +137,8 @@ TEST(SparseAttention, IsTheSameToTheBitForAnyNumberOfThreads) {
 }
 
 TEST(SparseAttention, FloatFollowsDouble) {
-  Case<double> exact(5, 40, 20);
-  Case<float> rounded(5, 40, 20);
+  AttentionCase<double> exact(5, 40, 20);
+  AttentionCase<float> rounded(5, 40, 20);
   ThreadPool pool(2);
   Tape<double> exact_tape(pool, Tape<double>::Mode::kTraining);
   Tape<float> rounded_tape(pool, Tape<float>::Mode::kTraining);

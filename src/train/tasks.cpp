@@ -11,10 +11,11 @@
 namespace tidepool {
 namespace {
 
-constexpr std::array<std::string_view, 6> kNames = {"recall", "needle", "copy", "arithmetic", "tools", "help"};
+constexpr std::array<std::string_view, 7> kNames = {"recall", "needle", "copy",    "arithmetic",
+                                                    "tools",  "help",   "pictures"};
 /// Below, not even one pair and one question fit.
 constexpr size_t kLengthMin = 64;
-/// Beyond, the words give too few different keys: a quarter of 377^2 are held out, and a pair takes 5 tokens or more.
+/// Twice what the longest test asks for.
 constexpr size_t kLengthMax = size_t{1} << 17;
 constexpr int kEffortMax = 100;
 
@@ -40,6 +41,10 @@ bool needs_corpus(std::string_view task) {
   return task == "needle" || task == "copy";
 }
 
+bool has_pictures(std::string_view task) {
+  return task == "pictures";
+}
+
 std::unique_ptr<Task> make_task(std::string_view name, const TaskOptions& options, const Tokenizer& tokenizer,
                                 const Corpus* corpus) {
   check_options(name, options);
@@ -52,7 +57,8 @@ std::unique_ptr<Task> make_task(std::string_view name, const TaskOptions& option
   if (name == "copy") return make_copy_task(options, tokenizer, *corpus);
   if (name == "arithmetic") return make_arithmetic_task(options);
   if (name == "tools") return make_tools_task(options);
-  if (name == "help") return make_help_task();
+  if (name == "help") return make_help_task(options);
+  if (name == "pictures") return make_pictures_task(options);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("there is no task \"{}\"; there are: {}", name, name_list(kNames)));
 }

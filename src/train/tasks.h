@@ -12,7 +12,7 @@
 namespace tidepool {
 
 /// Which item of a task. Items of one task and seed differ by index; those of the two splits share no key, problem,
-/// request or question.
+/// request, question or scene.
 struct TaskItem {
   Split split = Split::kTrain;
   uint64_t seed = 0;
@@ -40,13 +40,20 @@ struct TaskOptions {
   /// How questions are asked about one context: many in one conversation, to learn from; or this many items that share
   /// a context, with one question each, to measure with (the context is then read once). 0: in one conversation.
   size_t questions_per_context = 0;
+  /// Share of the words of a question that are left out, in every second item that is learnt from; `help` alone. A
+  /// model that reads whole questions finds the answers of those it has seen; one that reads what is left of them,
+  /// others too.
+  double word_dropout = 0;
 };
 
-/// Names of all tasks: recall, needle, copy, arithmetic, tools, help.
+/// Names of all tasks: recall, needle, copy, arithmetic, tools, help, pictures.
 [[nodiscard]] std::span<const std::string_view> task_names();
 
 /// Whether a task takes texts of a corpus.
 [[nodiscard]] bool needs_corpus(std::string_view task);
+
+/// Whether a task shows pictures: only for a model that can see.
+[[nodiscard]] bool has_pictures(std::string_view task);
 
 /// The task of that name. What is borrowed must outlive it; `corpus` may be null where the task needs none. Throws
 /// Error(kInvalidArgument): an unknown name, lengths or effort out of range, a corpus that is missing or has no
@@ -54,9 +61,10 @@ struct TaskOptions {
 [[nodiscard]] std::unique_ptr<Task> make_task(std::string_view name, const TaskOptions& options,
                                               const Tokenizer& tokenizer, const Corpus* corpus);
 
-/// Multi-query recall of pairs: a list "two words: a word", and questions for single ones.
+/// Multi-query recall of pairs: lines of a key and its value, both words, in long contexts among lines of digits, and
+/// questions for single ones.
 [[nodiscard]] std::unique_ptr<Task> make_recall_task(const TaskOptions& options, const Tokenizer& tokenizer);
-/// Sentences with a code word hidden in pages of the corpus, and questions for them.
+/// The same lines, few, hidden in pages of the corpus.
 [[nodiscard]] std::unique_ptr<Task> make_needle_task(const TaskOptions& options, const Tokenizer& tokenizer,
                                                      const Corpus& corpus);
 /// A passage of the corpus that is to be repeated.
@@ -68,6 +76,8 @@ struct TaskOptions {
 /// is a request that needs calls.
 [[nodiscard]] std::unique_ptr<Task> make_tools_task(const TaskOptions& options);
 /// Questions about Tidepool's own commands and options.
-[[nodiscard]] std::unique_ptr<Task> make_help_task();
+[[nodiscard]] std::unique_ptr<Task> make_help_task(const TaskOptions& options);
+/// Small drawings of one or two shapes, and questions about them. With `questions_per_context` every item has one.
+[[nodiscard]] std::unique_ptr<Task> make_pictures_task(const TaskOptions& options);
 
 }  // namespace tidepool

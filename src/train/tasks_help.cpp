@@ -3,7 +3,9 @@
 
 #include <array>
 #include <span>
+#include <sstream>
 #include <string>
+#include <utility>
 
 #include "train/random_stream.h"
 #include "train/tasks.h"
@@ -53,8 +55,23 @@ constexpr std::array<Exchange, 10> kExchanges = {{
 }};
 constexpr uint64_t kExchangeOneIn = 16;
 
+/// What is left of a text whose words are each left out with that probability.
+std::string drop_words(const std::string& text, double share, RandomStream& random) {
+  constexpr uint64_t kDraws = 1 << 20;
+  const auto limit = static_cast<uint64_t>(share * static_cast<double>(kDraws));
+  std::istringstream words(text);
+  std::string left;
+  for (std::string word; words >> word;) {
+    if (random.below(kDraws) < limit) continue;
+    left += (left.empty() ? "" : " ") + word;
+  }
+  return left.empty() ? text : left;
+}
+
 class HelpTask final : public Task {
  public:
+  explicit HelpTask(const TaskOptions& options) : options_(options) {}
+
   [[nodiscard]] Dialogue make(const TaskItem& item) const override {
     RandomStream random(item.seed, fmt::format("help/{}", split_name(item.split)), item.index);
     Dialogue dialogue;
@@ -68,8 +85,10 @@ class HelpTask final : public Task {
       return dialogue;
     }
     const HelpFact& fact = random.pick(help_facts());
-    dialogue.request.messages.push_back(
-        text_message(ChatRole::kUser, make_question(fact, item, random, dialogue.group)));
+    std::string question = make_question(fact, item, random, dialogue.group);
+    if (item.split == Split::kTrain && options_.word_dropout > 0 && random.one_in(2))
+      question = drop_words(question, options_.word_dropout, random);
+    dialogue.request.messages.push_back(text_message(ChatRole::kUser, std::move(question)));
     dialogue.answer = text_message(ChatRole::kAssistant, std::string(fact.answer));
     dialogue.answer.reasoning = fmt::format("This is about {}.", fact.topic);
     dialogue.check = Dialogue::Check::kOption;
@@ -92,12 +111,14 @@ class HelpTask final : public Task {
     if (question[0] >= 'a' && question[0] <= 'z') question[0] = static_cast<char>(question[0] - 'a' + 'A');
     return question;
   }
+
+  TaskOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Task> make_help_task() {
-  return std::make_unique<HelpTask>();
+std::unique_ptr<Task> make_help_task(const TaskOptions& options) {
+  return std::make_unique<HelpTask>(options);
 }
 
 }  // namespace tidepool

@@ -1,11 +1,14 @@
-// Recall and needle: keys of two words, a value of one, told apart into splits by the key.
+// Recall and needle: a key of one word, a value of one; which values a key may have tells the splits apart.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,21 +20,25 @@
 namespace tidepool {
 namespace {
 
-/// One key in so many is held out.
-constexpr uint64_t kHeldoutOneIn = 4;
+/// One pair of key and value in so many is held out.
+constexpr uint64_t kPairsHeldoutOneIn = 4;
+/// What a line of a pair takes, where words are single tokens.
+constexpr size_t kPairTokens = 3;
+/// Pairs of one context; below the number of words, as keys are all different.
+constexpr size_t kPairsMax = 96;
 /// Tokens of the format around a list and its first question, and of an answer; generous.
 constexpr size_t kFrameTokens = 40;
 /// Passages that are tried for one that has any text.
-constexpr int kTriesMax = 1000;
+constexpr int kPassageTriesMax = 1000;
 /// What questions and answers may take of a conversation that is learnt from.
-constexpr double kQuestionShare = 0.4;
+constexpr double kQuestionShare = 0.6;
 
 struct Pair {
   std::string key;
   std::string value;
 };
 
-/// Draws pairs whose keys are all different and of one split.
+/// Draws pairs that are of one split, with keys that are all different.
 class PairSource {
  public:
   PairSource(Split split, RandomStream& random) : split_(split), random_(random) {}
@@ -39,10 +46,9 @@ class PairSource {
   Pair next() {
     while (true) {
       const auto words = task_words();
-      std::string key = fmt::format("{} {}", random_.pick(words), random_.pick(words));
-      const bool is_heldout = stable_hash(key) % kHeldoutOneIn == 0;
-      if (is_heldout != (split_ == Split::kHeldout) || !keys_.insert(key).second) continue;
-      return {std::move(key), std::string(random_.pick(words))};
+      Pair pair = {std::string(random_.pick(words)), std::string(random_.pick(words))};
+      const bool is_heldout = stable_hash(pair.key + " " + pair.value) % kPairsHeldoutOneIn == 0;
+      if (is_heldout == (split_ == Split::kHeldout) && keys_.insert(pair.key).second) return pair;
     }
   }
 
@@ -68,12 +74,18 @@ std::vector<size_t> draw_order(size_t count, RandomStream& random) {
   return order;
 }
 
-/// What recall and needle have in common: a text to look things up in, pairs that are in it, and questions. The words
-/// of the two differ.
+/// What recall and needle have in common: a text to look things up in, pairs that are lines of it, and questions.
 struct Context {
   std::string text;  ///< up to the first question
   std::vector<Pair> pairs;
 };
+
+/// What a context says of a pair, and the answer to its question. An answer repeats the line, so that its value is
+/// looked up behind the same token: a value that is all of an answer takes two steps to find, question and list, which
+/// small models learn far later (docs/pocket.md).
+std::string statement_of(const Pair& pair) {
+  return fmt::format("{} {}", pair.key, pair.value);
+}
 
 class LookupTask : public Task {
  public:
@@ -86,51 +98,54 @@ class LookupTask : public Task {
     RandomStream random(item.seed, fmt::format("{}/{}", name_, split_name(item.split)), context_index);
     const size_t tokens = draw_length(options_, random);
     const size_t room = tokens > 2 * kFrameTokens ? tokens - kFrameTokens : kFrameTokens;
-    const auto list_room = static_cast<size_t>(static_cast<double>(room) * (sharing == 0 ? 1 - kQuestionShare : 1));
-    const Context context = make_context(item.split, list_room, random);
+    // Long contexts are mostly what stands between the pairs: there questions take no more than those of all pairs do.
+    const size_t question_room =
+        sharing != 0
+            ? 0
+            : std::min(static_cast<size_t>(kQuestionShare * static_cast<double>(room)), kPairsMax * kQuestionTokens);
+    const Context context = make_context(item.split, room - question_room, random);
     const std::vector<size_t> order = draw_order(context.pairs.size(), random);
     if (sharing != 0) return ask(context, {order[(item.index % sharing) % order.size()]});
-    return ask(context, choose_questions(context, order, room - list_room));
+    return ask(context, choose_questions(context, order, question_room));
   }
 
  protected:
+  /// At most that many tokens, and at least one pair.
   [[nodiscard]] virtual Context make_context(Split split, size_t tokens, RandomStream& random) const = 0;
-  [[nodiscard]] virtual std::string question(std::string_view key) const = 0;
-  [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
+  [[nodiscard]] size_t tokens_of(std::string_view text) const { return tokenizer_.encode_plain(text).size(); }
 
  private:
+  /// What a question of its own takes of a conversation, where words are single tokens.
+  static constexpr size_t kQuestionTokens = 8;
+
   /// As many of the pairs, in their order, as `tokens` have room for; at least one.
   [[nodiscard]] std::vector<size_t> choose_questions(const Context& context, const std::vector<size_t>& order,
                                                      size_t tokens) const {
-    constexpr size_t kTurnTokens = 4;  // user, assistant, end of thinking, end of sentence
+    constexpr size_t kTurnTokens = 7;  // user, question mark, assistant, end of thinking, end of sentence; generous
     std::vector<size_t> chosen = {order.front()};
     size_t used = 0;
     for (size_t i = 1; i < order.size(); ++i) {
       const Pair& pair = context.pairs[order[i]];
-      used +=
-          kTurnTokens + tokenizer_.encode_plain(question(pair.key)).size() + tokenizer_.encode_plain(pair.value).size();
+      used += kTurnTokens + tokens_of(pair.key) + tokens_of(statement_of(pair));
       if (used > tokens) break;
       chosen.push_back(order[i]);
     }
     return chosen;
   }
 
-  [[nodiscard]] Dialogue ask(const Context& context, const std::vector<size_t>& questions) const {
+  [[nodiscard]] static Dialogue ask(const Context& context, const std::vector<size_t>& questions) {
     Dialogue dialogue;
     dialogue.request.is_thinking = false;
     std::string text = context.text;
-    for (size_t i = 0; i < questions.size(); ++i) {
-      const Pair& pair = context.pairs[questions[i]];
-      text += question(pair.key);
+    for (const size_t index : questions) {
+      const Pair& pair = context.pairs[index];
+      text += pair.key + "?";
       dialogue.request.messages.push_back(text_message(ChatRole::kUser, std::move(text)));
-      ChatMessage answer = text_message(ChatRole::kAssistant, pair.value);
-      if (i + 1 < questions.size()) {
-        dialogue.request.messages.push_back(std::move(answer));
-      } else {
-        dialogue.answer = std::move(answer);
-      }
+      dialogue.request.messages.push_back(text_message(ChatRole::kAssistant, statement_of(pair)));
       text.clear();
     }
+    dialogue.answer = std::move(dialogue.request.messages.back());
+    dialogue.request.messages.pop_back();
     return dialogue;
   }
 
@@ -139,6 +154,7 @@ class LookupTask : public Task {
   const Tokenizer& tokenizer_;
 };
 
+/// Lines of pairs; where there is more room than for kPairsMax of them, among lines of digits.
 class RecallTask final : public LookupTask {
  public:
   RecallTask(const TaskOptions& options, const Tokenizer& tokenizer) : LookupTask("recall", options, tokenizer) {}
@@ -147,22 +163,40 @@ class RecallTask final : public LookupTask {
   [[nodiscard]] Context make_context(Split split, size_t tokens, RandomStream& random) const override {
     Context context;
     PairSource source(split, random);
+    std::vector<std::string> lines;
     size_t used = 0;
-    while (true) {
+    const auto add = [&](std::string line) {
+      line += "\n";
+      used += tokens_of(line);
+      if (used > tokens && !context.pairs.empty()) return false;
+      lines.push_back(std::move(line));
+      return true;
+    };
+    while (context.pairs.size() < kPairsMax) {
       Pair pair = source.next();
-      const std::string line = fmt::format("{}: {}\n", pair.key, pair.value);
-      used += tokenizer().encode_plain(line).size();
-      if (used > tokens && !context.pairs.empty()) break;
-      context.text += line;
+      if (!add(statement_of(pair))) break;
       context.pairs.push_back(std::move(pair));
     }
+    if (context.pairs.size() == kPairsMax) {
+      while (add(line_of_digits(random))) {
+      }
+    }
+    for (const size_t i : draw_order(lines.size(), random))
+      context.text += lines[i];
     context.text += "\n";
     return context;
   }
 
-  [[nodiscard]] std::string question(std::string_view key) const override { return fmt::format("What is {}?", key); }
+  static std::string line_of_digits(RandomStream& random) {
+    constexpr size_t kDigits = 20;
+    std::string line;
+    for (size_t i = 0; i < kDigits; ++i)
+      line += fmt::format("{}{}", i == 0 ? "" : " ", random.below(10));
+    return line;
+  }
 };
 
+/// Lines of pairs among those of pages.
 class NeedleTask final : public LookupTask {
  public:
   NeedleTask(const TaskOptions& options, const Tokenizer& tokenizer, const Corpus& corpus)
@@ -172,36 +206,34 @@ class NeedleTask final : public LookupTask {
 
  private:
   [[nodiscard]] Context make_context(Split split, size_t tokens, RandomStream& random) const override {
-    // One needle for every 128 tokens, or as many as there are questions; a needle takes some 20.
-    constexpr size_t kTokensPerNeedle = 128;
-    constexpr size_t kNeedleTokens = 20;
-    const size_t most = std::max<size_t>(tokens / (2 * kNeedleTokens), 1);
+    // One for every 64 tokens at most, or as many as there are questions.
+    constexpr size_t kTokensPerNeedle = 64;
     const size_t wanted = needles_ != 0 ? needles_ : 1 + random.below(tokens / kTokensPerNeedle + 1);
-    const size_t count = std::min(wanted, most);
+    const size_t most = std::max<size_t>(tokens / (2 * kPairTokens), 1);
+    const size_t count = std::min({wanted, most, kPairsMax});
     Context context;
-    context.text = passages_.draw(split, tokens - std::min(tokens, count * kNeedleTokens), random);
+    context.text = passages_.draw(split, tokens - std::min(tokens, count * kPairTokens), random);
     PairSource source(split, random);
     context.pairs.reserve(count);
     for (size_t i = 0; i < count; ++i)
       context.pairs.push_back(source.next());
-    for (const Pair& pair : context.pairs)
-      hide(pair, random, context.text);
+    hide(context.pairs, random, context.text);
     context.text += "\n";
     return context;
   }
 
-  /// Puts the sentence between two lines of the text.
-  static void hide(const Pair& pair, RandomStream& random, std::string& text) {
-    constexpr std::array<std::string_view, 3> kForms = {"The code word of the {} is {}.\n",
-                                                        "Note that the {} has the code word {}.\n",
-                                                        "Remember: for the {} the code word is {}.\n"};
-    const std::string sentence = fmt::format(fmt::runtime(random.pick(std::span(kForms))), pair.key, pair.value);
-    const size_t found = text.find('\n', random.below(text.size() + 1));
-    text.insert(found == std::string::npos ? text.size() : found + 1, sentence);
-  }
-
-  [[nodiscard]] std::string question(std::string_view key) const override {
-    return fmt::format("What is the code word of the {}?", key);
+  /// Puts a line for each pair between two lines of the text.
+  static void hide(const std::vector<Pair>& pairs, RandomStream& random, std::string& text) {
+    std::vector<std::pair<size_t, std::string>> lines;  // with where they go
+    lines.reserve(pairs.size());
+    for (const Pair& pair : pairs) {
+      const size_t found = text.find('\n', random.below(text.size() + 1));
+      lines.emplace_back(found == std::string::npos ? text.size() : found + 1, statement_of(pair) + "\n");
+    }
+    // From the back, so that places stay, and none comes to lie within another line.
+    std::ranges::stable_sort(lines, std::greater<>{}, &std::pair<size_t, std::string>::first);
+    for (const auto& [place, line] : lines)
+      text.insert(place, line);
   }
 
   Passages passages_;
@@ -218,7 +250,7 @@ class CopyTask final : public Task {
     const size_t tokens = draw_length(options_, random);
     const size_t room = (std::max(tokens, 2 * kFrameTokens) - kFrameTokens) / 2;  // it is there twice
     std::string passage;
-    for (int tries = 0; tries < kTriesMax && passage.find_first_not_of(" \n") == std::string::npos; ++tries)
+    for (int tries = 0; tries < kPassageTriesMax && passage.find_first_not_of(" \n") == std::string::npos; ++tries)
       passage = passages_.draw(item.split, room, random);
     if (passage.empty()) {
       throw Error(ErrorCode::kInvalidArgument,

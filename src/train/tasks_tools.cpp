@@ -16,7 +16,7 @@
 namespace tidepool {
 namespace {
 
-constexpr uint64_t kHeldoutOneIn = 8;
+constexpr uint64_t kCallsHeldoutOneIn = 8;
 /// One request in so many is two.
 constexpr uint64_t kTwoRequestsOneIn = 4;
 
@@ -83,7 +83,7 @@ Request draw_request(const ToolSpec& tool, Split split, RandomStream& random) {
     // A tool with one parameter has few requests: there, what is held out is a value with a wording.
     const std::string_view wording = random.pick(tool.requests);
     if (tool.parameters.size() == 1) identity += fmt::format("|{}", wording);
-    if ((stable_hash(identity) % kHeldoutOneIn == 0) != (split == Split::kHeldout)) continue;
+    if ((stable_hash(identity) % kCallsHeldoutOneIn == 0) != (split == Split::kHeldout)) continue;
     request.text = slots.fill(wording);
     request.result = slots.fill(tool.result);
     request.reply = slots.fill(tool.reply);
@@ -191,19 +191,19 @@ class ToolsTask final : public Task {
 
   /// Tools are offered and none is wanted. In training only: there are too few of these to hold any out.
   static void make_small_talk(RandomStream& random, Dialogue& dialogue) {
-    struct Exchange {
+    struct SmallTalk {
       std::string_view said;
       std::string_view answer;
     };
-    constexpr std::array<Exchange, 8> kExchanges = {{{"Thank you!", "You are welcome."},
-                                                     {"Hello!", "Hello! What can I do for you?"},
-                                                     {"Good morning.", "Good morning! What can I do for you?"},
-                                                     {"That is all.", "All right."},
-                                                     {"Goodbye.", "Goodbye!"},
-                                                     {"How are you?", "I am fine. What can I do for you?"},
-                                                     {"Thanks a lot.", "You are welcome."},
-                                                     {"Never mind.", "All right."}}};
-    const Exchange& exchange = random.pick(std::span(kExchanges));
+    constexpr std::array<SmallTalk, 8> kSmallTalk = {{{"Thank you!", "You are welcome."},
+                                                      {"Hello!", "Hello! What can I do for you?"},
+                                                      {"Good morning.", "Good morning! What can I do for you?"},
+                                                      {"That is all.", "All right."},
+                                                      {"Goodbye.", "Goodbye!"},
+                                                      {"How are you?", "I am fine. What can I do for you?"},
+                                                      {"Thanks a lot.", "You are welcome."},
+                                                      {"Never mind.", "All right."}}};
+    const SmallTalk& exchange = random.pick(std::span(kSmallTalk));
     dialogue.request.messages.push_back(text_message(ChatRole::kUser, std::string(exchange.said)));
     dialogue.answer = text_message(ChatRole::kAssistant, std::string(exchange.answer));
     dialogue.answer.reasoning = "No call is needed.";

@@ -7,7 +7,7 @@ namespace tidepool {
 namespace {
 
 using Texts = std::string_view;
-using Parameter = ToolParameterSpec;
+using ToolInput = ToolParameterSpec;
 
 constexpr Texts kArtistValues[] = {"the Otters",     "Mira Lund", "Blue Harbor", "Tin Roof",
                                    "the Night Owls", "Juno Vale", "Paper Boats", "Old Maple"};
@@ -46,116 +46,116 @@ constexpr Texts kTimeValues[] = {"at 7:00",  "at 8:30",  "at 9:15",  "at 10:00",
                                  "at 13:30", "at 15:00", "at 16:20", "at 18:00", "at 19:30", "at 21:00"};
 constexpr Texts kTopicValues[] = {"sports", "science", "politics", "business", "weather", "travel", "health", "art"};
 
-constexpr Parameter kGetWeatherParameters[] = {{"city", "string", "name of the city"},
+constexpr ToolInput kGetWeatherParameters[] = {{"city", "string", "name of the city"},
                                                {"day", "string", "the day as it was said"}};
 constexpr Texts kGetWeatherRequests[] = {
     "What is the weather in <city> <day>?", "How will the weather be in <city> <day>?",
     "Tell me the weather for <city> <day>.", "What can I expect outside in <city> <day>?"};
-constexpr Parameter kGetTemperatureParameters[] = {{"city", "string", "name of the city"}};
+constexpr ToolInput kGetTemperatureParameters[] = {{"city", "string", "name of the city"}};
 constexpr Texts kGetTemperatureRequests[] = {"How warm is it in <city>?",
                                              "What is the temperature in <city> right now?",
                                              "How many degrees are there in <city>?", "Is it cold in <city>?"};
-constexpr Parameter kSetLightParameters[] = {{"room", "string", "which room"}, {"state", "string", "on or off"}};
+constexpr ToolInput kSetLightParameters[] = {{"room", "string", "which room"}, {"state", "string", "on or off"}};
 constexpr Texts kSetLightRequests[] = {"Turn <state> the light in the <room>.", "Switch the <room> light <state>.",
                                        "Please put the light in the <room> <state>.",
                                        "Can you turn the <room> lamp <state>?"};
-constexpr Parameter kDimLightParameters[] = {{"room", "string", "which room"},
+constexpr ToolInput kDimLightParameters[] = {{"room", "string", "which room"},
                                              {"percent", "integer", "brightness, 0 to 100"}};
 constexpr Texts kDimLightRequests[] = {
     "Dim the light in the <room> to <percent> percent.", "Set the <room> light to <percent> percent.",
     "I want <percent> percent light in the <room>.", "Make the <room> light <percent> percent bright."};
-constexpr Parameter kColorLightParameters[] = {{"room", "string", "which room"},
+constexpr ToolInput kColorLightParameters[] = {{"room", "string", "which room"},
                                                {"color", "string", "color of the light"}};
 constexpr Texts kColorLightRequests[] = {"Make the light in the <room> <color>.", "Turn the <room> lamp <color>.",
                                          "I would like <color> light in the <room>.",
                                          "Set the color of the <room> light to <color>."};
-constexpr Parameter kSetHeatingParameters[] = {{"room", "string", "which room"},
+constexpr ToolInput kSetHeatingParameters[] = {{"room", "string", "which room"},
                                                {"temperature", "integer", "degrees Celsius"}};
 constexpr Texts kSetHeatingRequests[] = {
     "Heat the <room> to <temperature> degrees.", "Set the <room> to <temperature> degrees.",
     "I want it to be <temperature> degrees in the <room>.", "Make the <room> <temperature> degrees warm."};
-constexpr Parameter kSwitchDeviceParameters[] = {{"device", "string", "which device"},
+constexpr ToolInput kSwitchDeviceParameters[] = {{"device", "string", "which device"},
                                                  {"state", "string", "on or off"}};
 constexpr Texts kSwitchDeviceRequests[] = {"Turn the <device> <state>.", "Switch <state> the <device>.",
                                            "Please turn <state> the <device>.", "Can you switch the <device> <state>?"};
-constexpr Parameter kAddEventParameters[] = {{"meeting", "string", "what it is about"},
+constexpr ToolInput kAddEventParameters[] = {{"meeting", "string", "what it is about"},
                                              {"day", "string", "the day as it was said"},
                                              {"time", "string", "the time as it was said"}};
 constexpr Texts kAddEventRequests[] = {"Put <meeting> in my calendar <day> <time>.",
                                        "I have <meeting> <day> <time>, please note it.", "Add <meeting> <day> <time>.",
                                        "Schedule <meeting> <day> <time>."};
-constexpr Parameter kCountEventsParameters[] = {{"day", "string", "the day as it was said"}};
+constexpr ToolInput kCountEventsParameters[] = {{"day", "string", "the day as it was said"}};
 constexpr Texts kCountEventsRequests[] = {"How many events do I have <day>?", "Is there much in my calendar <day>?",
                                           "How busy am I <day>?", "Count my events <day>."};
-constexpr Parameter kDeleteEventParameters[] = {{"meeting", "string", "what it is about"},
+constexpr ToolInput kDeleteEventParameters[] = {{"meeting", "string", "what it is about"},
                                                 {"day", "string", "the day as it was said"}};
 constexpr Texts kDeleteEventRequests[] = {"Cancel <meeting> <day>.", "Delete <meeting> <day> from my calendar.",
                                           "I will not go to <meeting> <day>, take it out.", "Remove <meeting> <day>."};
-constexpr Parameter kSetTimerParameters[] = {{"minutes", "integer", "length in minutes"},
+constexpr ToolInput kSetTimerParameters[] = {{"minutes", "integer", "length in minutes"},
                                              {"label", "string", "name of the timer"}};
 constexpr Texts kSetTimerRequests[] = {
     "Set a timer for <minutes> minutes for <label>.", "Start a <label> timer of <minutes> minutes.",
     "Remind me of the <label> in <minutes> minutes.", "I need a timer for <label>, <minutes> minutes."};
-constexpr Parameter kStopTimerParameters[] = {{"label", "string", "name of the timer"}};
+constexpr ToolInput kStopTimerParameters[] = {{"label", "string", "name of the timer"}};
 constexpr Texts kStopTimerRequests[] = {"Stop the <label> timer.", "Cancel the timer for <label>.",
                                         "I no longer need the <label> timer.", "End the <label> timer."};
-constexpr Parameter kTimeLeftParameters[] = {{"label", "string", "name of the timer"}};
+constexpr ToolInput kTimeLeftParameters[] = {{"label", "string", "name of the timer"}};
 constexpr Texts kTimeLeftRequests[] = {"How long does the <label> timer still run?",
                                        "How much time is left for <label>?", "When is the <label> timer over?",
                                        "Check the <label> timer."};
-constexpr Parameter kAddItemParameters[] = {{"item", "string", "what to buy"}, {"count", "integer", "how many"}};
+constexpr ToolInput kAddItemParameters[] = {{"item", "string", "what to buy"}, {"count", "integer", "how many"}};
 constexpr Texts kAddItemRequests[] = {"Put <count> <item> on the shopping list.",
                                       "Add <item> to my list, <count> of them.", "We need <count> <item>.",
                                       "Please note that I must buy <count> <item>."};
-constexpr Parameter kRemoveItemParameters[] = {{"item", "string", "what to buy"}};
+constexpr ToolInput kRemoveItemParameters[] = {{"item", "string", "what to buy"}};
 constexpr Texts kRemoveItemRequests[] = {"Take <item> off the list.", "Remove <item> from my shopping list.",
                                          "We have <item> already, delete it.", "I no longer need <item>."};
-constexpr Parameter kItemPriceParameters[] = {{"item", "string", "what to buy"}};
+constexpr ToolInput kItemPriceParameters[] = {{"item", "string", "what to buy"}};
 constexpr Texts kItemPriceRequests[] = {"How much does <item> cost?", "What is the price of <item>?",
                                         "Is <item> expensive?", "Look up the price of <item>."};
-constexpr Parameter kSendMessageParameters[] = {{"person", "string", "first name"},
+constexpr ToolInput kSendMessageParameters[] = {{"person", "string", "first name"},
                                                 {"message", "string", "text to send"}};
 constexpr Texts kSendMessageRequests[] = {"Write to <person> that <message>.", "Send <person> a message: <message>.",
                                           "Tell <person>: <message>.", "Text <person> that <message>."};
-constexpr Parameter kCallPersonParameters[] = {{"person", "string", "first name"}};
+constexpr ToolInput kCallPersonParameters[] = {{"person", "string", "first name"}};
 constexpr Texts kCallPersonRequests[] = {"Call <person>.", "Please phone <person>.", "I want to talk to <person>.",
                                          "Give <person> a ring."};
-constexpr Parameter kCountMessagesParameters[] = {{"person", "string", "first name"}};
+constexpr ToolInput kCountMessagesParameters[] = {{"person", "string", "first name"}};
 constexpr Texts kCountMessagesRequests[] = {"Did <person> write to me?", "How many messages are there from <person>?",
                                             "Is there news from <person>?", "Check messages from <person>."};
-constexpr Parameter kPlayGenreParameters[] = {{"genre", "string", "kind of music"}, {"volume", "integer", "0 to 10"}};
+constexpr ToolInput kPlayGenreParameters[] = {{"genre", "string", "kind of music"}, {"volume", "integer", "0 to 10"}};
 constexpr Texts kPlayGenreRequests[] = {
     "Play <genre> at volume <volume>.", "I want to hear <genre> at volume <volume>.",
     "Put on some <genre>, volume <volume>.", "Start <genre> music with volume <volume>."};
-constexpr Parameter kPlayArtistParameters[] = {{"artist", "string", "who plays"}};
+constexpr ToolInput kPlayArtistParameters[] = {{"artist", "string", "who plays"}};
 constexpr Texts kPlayArtistRequests[] = {"Play something by <artist>.", "I want to hear <artist>.", "Put on <artist>.",
                                          "Play the best songs of <artist>."};
-constexpr Parameter kMoveFileParameters[] = {{"file", "string", "name of the file"},
+constexpr ToolInput kMoveFileParameters[] = {{"file", "string", "name of the file"},
                                              {"folder", "string", "name of the folder"}};
 constexpr Texts kMoveFileRequests[] = {"Move <file> to <folder>.", "Put <file> into the folder <folder>.",
                                        "<file> belongs in <folder>, move it.", "Please bring <file> to <folder>."};
-constexpr Parameter kFileSizeParameters[] = {{"file", "string", "name of the file"}};
+constexpr ToolInput kFileSizeParameters[] = {{"file", "string", "name of the file"}};
 constexpr Texts kFileSizeRequests[] = {"How large is <file>?", "What is the size of <file>?", "Is <file> a big file?",
                                        "How many kilobytes has <file>?"};
-constexpr Parameter kDeleteFileParameters[] = {{"file", "string", "name of the file"},
+constexpr ToolInput kDeleteFileParameters[] = {{"file", "string", "name of the file"},
                                                {"folder", "string", "name of the folder"}};
 constexpr Texts kDeleteFileRequests[] = {"Delete <file> in <folder>.", "Remove <file> from <folder>.",
                                          "I do not need <file> in <folder> any more.",
                                          "Throw away <file> of <folder>."};
-constexpr Parameter kConvertMoneyParameters[] = {{"amount", "integer", "how much money"},
+constexpr ToolInput kConvertMoneyParameters[] = {{"amount", "integer", "how much money"},
                                                  {"currency_from", "string", "given currency"},
                                                  {"currency_to", "string", "wanted currency"}};
 constexpr Texts kConvertMoneyRequests[] = {"How many <currency_to> are <amount> <currency_from>?",
                                            "Convert <amount> <currency_from> to <currency_to>.",
                                            "What are <amount> <currency_from> in <currency_to>?",
                                            "I have <amount> <currency_from>, how many <currency_to> is that?"};
-constexpr Parameter kGetNewsParameters[] = {{"topic", "string", "what the news is about"}};
+constexpr ToolInput kGetNewsParameters[] = {{"topic", "string", "what the news is about"}};
 constexpr Texts kGetNewsRequests[] = {"What is new in <topic>?", "Tell me the news about <topic>.",
                                       "Any headlines about <topic>?", "Read me the latest on <topic>."};
-constexpr Parameter kGetDistanceParameters[] = {{"place", "string", "where to go"}};
+constexpr ToolInput kGetDistanceParameters[] = {{"place", "string", "where to go"}};
 constexpr Texts kGetDistanceRequests[] = {"How far is it to <place>?", "What is the distance to <place>?",
                                           "Is <place> far from here?", "How many kilometres to <place>?"};
-constexpr Parameter kBookTaxiParameters[] = {{"place", "string", "where to go"},
+constexpr ToolInput kBookTaxiParameters[] = {{"place", "string", "where to go"},
                                              {"time", "string", "the time as it was said"}};
 constexpr Texts kBookTaxiRequests[] = {"Get me a taxi to <place> <time>.", "I need a taxi to <place> <time>.",
                                        "Order a cab <time> to <place>.", "Please book a taxi <time> to <place>."};

@@ -37,12 +37,14 @@ class LineReader {
     if (number < 0) refuse(fmt::format("\"{}\" is not a count", key));
     return static_cast<uint64_t>(number);
   }
-  [[nodiscard]] double real(std::string_view key) const {
+  [[nodiscard]] double real(std::string_view key) const { return number(member(key), key); }
+  [[nodiscard]] std::map<std::string, double> reals(std::string_view key) const {
     const Json& value = member(key);
-    if (value.is_null()) return NAN;
-    if (value.kind() != Json::Kind::kReal && value.kind() != Json::Kind::kInteger)
-      refuse(fmt::format("\"{}\" is not a number", key));
-    return value.as_double();
+    if (!value.is_object()) refuse(fmt::format("\"{}\" is not an object", key));
+    std::map<std::string, double> numbers;
+    for (const JsonMember& entry : value.as_object())
+      numbers[entry.key] = number(entry.value, entry.key);
+    return numbers;
   }
   [[nodiscard]] std::string text(std::string_view key) const {
     const Json& value = member(key);
@@ -54,6 +56,12 @@ class LineReader {
   [[noreturn]] void refuse(std::string_view what) const {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}:{}: {}; it is not the log of a training run", name_, number_, what));
+  }
+  [[nodiscard]] double number(const Json& value, std::string_view key) const {
+    if (value.is_null()) return NAN;
+    if (value.kind() != Json::Kind::kReal && value.kind() != Json::Kind::kInteger)
+      refuse(fmt::format("\"{}\" is not a number", key));
+    return value.as_double();
   }
   [[nodiscard]] const Json& member(std::string_view key) const {
     const Json* value = object_.find(key);
@@ -89,6 +97,10 @@ std::string log_line(const TrainingStep& step) {
   line.set("rate", real(step.rate));
   line.set("gradient_norm", real(step.gradient_norm));
   line.set("tokens_per_second", real(step.tokens_per_second));
+  Json parts = Json::make_object();
+  for (const auto& [name, loss] : step.part_losses)
+    parts.set(name, real(loss));
+  line.set("part_losses", std::move(parts));
   return write_json(line);
 }
 
@@ -109,6 +121,7 @@ std::vector<TrainingStep> parse_training_log(std::string_view text, const std::s
     step.rate = line.real("rate");
     step.gradient_norm = line.real("gradient_norm");
     step.tokens_per_second = line.real("tokens_per_second");
+    step.part_losses = line.reals("part_losses");
   }
   return steps;
 }
@@ -130,6 +143,10 @@ TrainingLog::TrainingLog(std::filesystem::path file, uint64_t stage, uint64_t st
     return std::pair(logged.stage, logged.step) > std::pair(stage, step);
   });
   write_file_atomically(file_, joined(steps_));
+}
+
+void TrainingLog::sync() const {
+  real_file_system().open(file_, FileSystem::Mode::kReadWrite)->sync();
 }
 
 void TrainingLog::append(const TrainingStep& step) {

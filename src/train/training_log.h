@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,9 @@ struct TrainingStep {
   double rate = 0;        ///< learning rate
   double gradient_norm = 0;
   double tokens_per_second = 0;
+  /// Mean loss of each part of the mixture that was learnt from, by its name in the recipe, nats a token; weights
+  /// aside.
+  std::map<std::string, double> part_losses{};
 };
 
 /// One line of JSON, without the line feed; numbers that are not finite are null.
@@ -42,6 +46,8 @@ class TrainingLog {
   TrainingLog(std::filesystem::path file, uint64_t stage, uint64_t step);
 
   void append(const TrainingStep& step);
+  /// Returns when all lines are on the medium. Throws Error(kIo).
+  void sync() const;
   /// All steps, those of earlier parts of the run too.
   [[nodiscard]] const std::vector<TrainingStep>& steps() const { return steps_; }
 

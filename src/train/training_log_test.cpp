@@ -16,7 +16,8 @@ namespace {
 using testing::HasSubstr;
 
 TrainingStep a_step(uint64_t stage, uint64_t step) {
-  return {stage, stage == 0 ? "pretrain" : "long", step, 100 * step, 3.5, 0.25, 0.5, 0.001, 2, 1000};
+  return {stage, stage == 0 ? "pretrain" : "long", step, 100 * step, 3.5, 0.25, 0.5, 0.001, 2,
+          1000,  {{"all", 4.5}, {"recall", 0.125}}};
 }
 
 TEST(TrainingLog, ALineReadsBackAsItWas) {
@@ -29,6 +30,7 @@ TEST(TrainingLog, ALineReadsBackAsItWas) {
   EXPECT_EQ(back[0].tokens, 700U);
   EXPECT_TRUE(std::isnan(back[0].loss));
   EXPECT_EQ(back[0].rate, 0.001);
+  EXPECT_EQ(back[0].part_losses, step.part_losses);
 }
 
 /// A run was killed in step 5, while writing step 5's line; its last saved state was that of step 3.

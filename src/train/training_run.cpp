@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
+#include "model/vision.h"
 #include "text/engram_token_map.h"
+#include "text/tokenizer_control.h"
 #include "train/draft.h"
 #include "train/export.h"
 #include "train/initial_values.h"
@@ -31,8 +36,6 @@ constexpr double kBalanceWeight = 1e-4;
 /// Weight of the indexers' loss. They get no other gradient and give none to the rest, and their updates do not depend
 /// on its size.
 constexpr double kIndexWeight = 1;
-/// Entries drawn beside the chosen ones, as a share of them, so that an indexer sees what it would not have chosen.
-constexpr double kExploration = 0.25;
 
 using Clock = std::chrono::steady_clock;
 
@@ -40,11 +43,33 @@ double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-/// The parameters that a stage moves.
-bool is_trained(RecipeStage::Trains trains, const std::string& name) {
+bool shows_pictures(const RecipeStage& stage) {
+  return std::ranges::any_of(stage.mixture, [](const RecipePart& part) { return has_pictures(part.task); });
+}
+
+/// The parameters that a stage moves. The vision tower stands still where there is nothing to see: it would decay.
+bool is_trained(const RecipeStage& stage, const std::string& name) {
   const bool is_draft = name.starts_with("mtp.");
-  const bool is_vision = name.starts_with("vision.") || name.starts_with("aligner.") || name.starts_with("image_");
-  return trains == RecipeStage::Trains::kDrafts ? is_draft : !is_draft && !is_vision;
+  if (stage.trains == RecipeStage::Trains::kDrafts) return is_draft;
+  return is_vision_parameter(name) ? shows_pictures(stage) : !is_draft;
+}
+
+SampleEncoding sample_encoding(const TrainingInputs& inputs) {
+  if (!inputs.config.vision) return inputs.tokenizer;
+  const std::optional<int32_t> placeholder = find_control_tokens(inputs.tokenizer).image;
+  if (!placeholder) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the config has a vision_config, and the tokenizer no token that stands for a picture: train one with "
+                "tidepool train tokenizer, or leave vision_config out");
+  }
+  if (placeholder != inputs.config.image_token_id) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the tokenizer's token for a picture is {0}, and the config's image_token_id another one or "
+                    "absent: set it to {0}",
+                    *placeholder));
+  }
+  return {inputs.tokenizer, image_plan_config(*inputs.config.vision)};
 }
 
 std::vector<int32_t> engram_map(const TrainingInputs& inputs) {
@@ -71,12 +96,19 @@ void add_loads(BiasLoads& sum, const BiasLoads& loads) {
   }
 }
 
+/// Of one part of a mixture.
+struct PartSum {
+  double loss = 0;
+  size_t rows = 0;  ///< that were learnt from
+};
+
 /// What a step sums up over its batches.
 struct StepSums {
   double loss = 0;
   double balance_loss = 0;
   double index_loss = 0;
   BiasLoads loads;
+  std::map<std::string, PartSum> parts;
 };
 
 }  // namespace
@@ -104,6 +136,8 @@ struct TrainingRun::Impl {
   [[nodiscard]] TrainingStep make_step();
   void train_backbone(const TokenBatch& batch, double weight_sum, double share, StepSums& sums);
   void train_drafts(const TokenBatch& batch, double share, StepSums& sums);
+  void add_part_losses(const TokenBatch& batch, const BatchRows& rows, const RowTargets& targets,
+                       std::span<const float> row_losses, StepSums& sums) const;
   [[nodiscard]] std::vector<TokenBatch> next_batches() const;
   [[nodiscard]] IndexTraining index_training() const;
 
@@ -122,6 +156,7 @@ struct TrainingRun::Impl {
   std::unique_ptr<Mixture> mixture;
   std::unique_ptr<Optimizer> optimizer;
   RunState state;
+  std::optional<FolderLock> lock;
   std::unique_ptr<TrainingLog> log;
   uint64_t steps_before = 0;
   uint64_t passes = 0;  ///< of this stage: what draws are seeded by
@@ -138,6 +173,7 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
   check_vocabulary(inputs);
   if (inputs.config.dspark) draft.emplace(bind_draft(parameters, inputs.config));
   std::filesystem::create_directories(options.folder);
+  lock.emplace(options.folder, FolderPurpose{"this training run", "train into another folder (--out)"});
   state.recipe = inputs.digest;
   const bool goes_on = std::filesystem::exists(file("state.safetensors"));
   if (goes_on) state = load_run_state(file("state.safetensors"), inputs.digest);
@@ -171,10 +207,11 @@ void TrainingRun::Impl::begin_stage() {
                             "(num_nextn_predict_layers): give it one, or leave the stage out",
                             inputs.recipe.name, stage().name));
   }
-  mixture = std::make_unique<Mixture>(inputs.recipe, state.stage, inputs.tokenizer, inputs.corpus, pool);
+  mixture = std::make_unique<Mixture>(inputs.recipe, state.stage, sample_encoding(inputs), inputs.corpus, pool);
   OptimizerOptions optimizer_options;
-  optimizer_options.is_trained = [trains = stage().trains](const Parameter<float>& parameter) {
-    return is_trained(trains, parameter.name);
+  optimizer_options.matrices = stage().optimizer;
+  optimizer_options.is_trained = [&now = stage()](const Parameter<float>& parameter) {
+    return is_trained(now, parameter.name);
   };
   optimizer = std::make_unique<Optimizer>(pool, parameters, optimizer_options, options.precision);
   passes = 0;
@@ -199,13 +236,14 @@ std::vector<TokenBatch> TrainingRun::Impl::next_batches() const {
   batches.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     batches.push_back(mixture->packer().next());
+    if (stage().replay == RecipeStage::Replay::kFull) continue;
     skip_prompts(batches.back(), static_cast<size_t>(inputs.config.sliding_window));
   }
   return batches;
 }
 
 IndexTraining TrainingRun::Impl::index_training() const {
-  return {.exploration = kExploration, .seed = RandomStream(inputs.recipe.seed, stage().name, passes).next()};
+  return {.exploration = stage().exploration, .seed = RandomStream(inputs.recipe.seed, stage().name, passes).next()};
 }
 
 void TrainingRun::Impl::train_backbone(const TokenBatch& batch, double weight_sum, double share, StepSums& sums) {
@@ -217,10 +255,25 @@ void TrainingRun::Impl::train_backbone(const TokenBatch& batch, double weight_su
     sums.index_loss += divergence.mean * share;
   const RowTargets targets = targets_of(batch, pass.rows(), 1 / weight_sum);
   const Value<float> head = quantised(tape, stage().rounding, parameters.get("head.weight"));
-  sums.loss += cross_entropy(tape, pass.hidden, head, {targets.ids, targets.weights}).loss;
+  const CrossEntropy<float> entropy = cross_entropy(tape, pass.hidden, head, {targets.ids, targets.weights});
+  sums.loss += entropy.loss;
+  add_part_losses(batch, pass.rows(), targets, entropy.row_losses, sums);
   tape.backward();
   sums.balance_loss += pass.balance_loss;
   add_loads(sums.loads, pass.loads);
+}
+
+void TrainingRun::Impl::add_part_losses(const TokenBatch& batch, const BatchRows& rows, const RowTargets& targets,
+                                        std::span<const float> row_losses, StepSums& sums) const {
+  for (size_t s = 0; s < rows.samples.size(); ++s) {
+    PartSum& part = sums.parts[mixture->part_names()[batch.segments[s].part]];
+    const SampleRows& sample = rows.samples[s];
+    for (size_t row = sample.begin; row < sample.begin + sample.count; ++row) {
+      if (targets.weights[row] == 0) continue;
+      part.loss += static_cast<double>(row_losses[row]);
+      ++part.rows;
+    }
+  }
 }
 
 void TrainingRun::Impl::train_drafts(const TokenBatch& batch, double share, StepSums& sums) {
@@ -267,6 +320,10 @@ TrainingStep TrainingRun::Impl::make_step() {
   ++state.step;
   state.tokens += rows;
   state.seconds += time;
+  std::map<std::string, double> part_losses;
+  for (const auto& [name, part] : sums.parts) {
+    if (part.rows > 0) part_losses[name] = part.loss / static_cast<double>(part.rows);
+  }
   return {.stage = state.stage,
           .stage_name = stage().name,
           .step = state.step,
@@ -276,11 +333,13 @@ TrainingStep TrainingRun::Impl::make_step() {
           .index_loss = sums.index_loss,
           .rate = rate,
           .gradient_norm = moved.gradient_norm,
-          .tokens_per_second = time > 0 ? static_cast<double>(rows) / time : 0};
+          .tokens_per_second = time > 0 ? static_cast<double>(rows) / time : 0,
+          .part_losses = std::move(part_losses)};
 }
 
 void TrainingRun::Impl::save() {
   state.counters = position_counters(mixture->packer().position());
+  log->sync();  // first: a state must not know of steps that the log does not
   save_run_state(file("state.safetensors"), state, buffers());
 }
 

@@ -10,6 +10,9 @@
 #include "base/file.h"
 #include "base/temp_folder.h"
 #include "formats/checkpoint.h"
+#include "formats/safetensors.h"
+#include "text/tokenizer_control.h"
+#include "train/bpe_trainer.h"
 
 namespace tidepool {
 namespace {
@@ -20,7 +23,7 @@ using testing::HasSubstr;
 constexpr const char* kGoldenModel = TIDEPOOL_GOLDEN_DIR "/ckpt";
 
 /// Four steps of the backbone and two of the draft head, of the golden model's shape.
-constexpr const char* kRecipe = R"({
+constexpr const char* kTinyRecipe = R"({
  "format": 1, "name": "tiny", "seed": 3,
  "stages": [
   {"name": "first", "tokens": 2048, "step_rows": 512, "batch_rows": 256,
@@ -32,7 +35,7 @@ constexpr const char* kRecipe = R"({
  ]})";
 
 /// Sentences that a little model learns something of in a few steps.
-Corpus small_corpus() {
+Corpus sentence_corpus() {
   CorpusSource source{"sentences", {}, {}};
   source.train.reserve(40);
   for (int document = 0; document < 40; ++document) {
@@ -76,10 +79,10 @@ class TrainingRunTest : public testing::Test {
     });
   }
 
-  Recipe recipe_ = parse_recipe(kRecipe, "recipe");
+  Recipe recipe_ = parse_recipe(kTinyRecipe, "recipe");
   ModelConfig config_ = load_config(std::filesystem::path(kGoldenModel) / "config.json");
   Tokenizer tokenizer_ = Tokenizer::load(std::filesystem::path(kGoldenModel) / "tokenizer.json");
-  Corpus corpus_ = small_corpus();
+  Corpus corpus_ = sentence_corpus();
   std::vector<double> losses_;
 };
 
@@ -132,6 +135,19 @@ TEST_F(TrainingRunTest, AnotherRecipeIsRefusedInTheSameFolder) {
   EXPECT_THROW(TrainingRun(other, options(folder.path()), pool), Error);
 }
 
+TEST_F(TrainingRunTest, ASecondRunInTheSameFolderIsRefusedWhileTheFirstLives) {
+  const TempFolder folder;
+  ThreadPool pool(1);
+  const TrainingRun first(inputs(), options(folder.path()), pool);
+  try {
+    const TrainingRun second(inputs(), options(folder.path()), pool);
+    FAIL() << "two runs write one folder";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_THAT(error.what(), HasSubstr("--out"));
+  }
+}
+
 TEST_F(TrainingRunTest, AVocabularyThatDoesNotFitIsNamed) {
   config_.vocab_size = 511;
   const TempFolder folder;
@@ -141,6 +157,58 @@ TEST_F(TrainingRunTest, AVocabularyThatDoesNotFitIsNamed) {
     FAIL() << "a vocabulary of another size was taken";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("the tokenizer has 512 tokens and the config's vocab_size is 511"));
+  }
+}
+
+/// A stage of texts, then one of pictures.
+constexpr const char* kSeeingRecipe = R"({
+ "format": 1, "name": "seeing", "seed": 3,
+ "stages": [
+  {"name": "texts", "tokens": 512, "step_rows": 256, "batch_rows": 256,
+   "rate": {"peak": 0.01, "last": 0.001, "warm_up": 0, "flat": 0.5, "cosine": 1},
+   "mixture": [{"texts": "all", "weight": 1, "length": 200}]},
+  {"name": "pictures", "tokens": 1024, "step_rows": 1024, "batch_rows": 1024,
+   "rate": {"peak": 0.01, "last": 0.001, "warm_up": 0, "flat": 0.5, "cosine": 1},
+   "mixture": [{"task": "pictures", "weight": 1}]}
+ ]})";
+
+class SlowSeeingRunTest : public TrainingRunTest {
+ protected:
+  SlowSeeingRunTest() {
+    recipe_ = parse_recipe(kSeeingRecipe, "recipe");
+    tokenizer_ = Tokenizer::parse(write_tokenizer_json(train_bpe({}, {.token_count = 256})), "bytes");
+    config_.vocab_size = static_cast<int64_t>(tokenizer_.vocabulary_size());
+    config_.image_token_id = find_control_tokens(tokenizer_).image;
+    config_.engram.reset();  // of another vocabulary
+    config_.dspark.reset();
+  }
+  /// One step further, and what the vision tower then is.
+  std::string step(const std::filesystem::path& folder) {
+    run(folder, 1, 1);
+    const SafetensorsFile state(folder / "state.safetensors");
+    const TensorView weight = state.tensor("aligner.w1.weight");
+    return {reinterpret_cast<const char*>(weight.data), weight.bytes};
+  }
+};
+
+TEST_F(SlowSeeingRunTest, TheTowerIsTrainedWhereThereArePictures) {
+  const TempFolder folder;
+  const std::string first = step(folder.path());
+  const std::string second = step(folder.path());
+  EXPECT_TRUE(first == second);
+  EXPECT_FALSE(second == step(folder.path()));
+}
+
+TEST_F(SlowSeeingRunTest, APlaceholderOfAnotherTokenizerIsRefused) {
+  const int64_t placeholder = *config_.image_token_id;
+  config_.image_token_id = 7;
+  const TempFolder folder;
+  ThreadPool pool(1);
+  try {
+    const TrainingRun training(inputs(), options(folder.path()), pool);
+    FAIL() << "a placeholder that the tokenizer does not have was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("set it to " + std::to_string(placeholder)));
   }
 }
 

@@ -13,7 +13,7 @@ namespace tidepool {
 
 namespace {
 
-constexpr size_t kBlock = 32;
+constexpr size_t kScaleBlock = 32;
 
 /// Scales are at least 2^-30: nothing that was trained is smaller than 2^-40, and the kernels' products of bfloat16
 /// stay far from its subnormals.
@@ -31,7 +31,7 @@ template <typename Real>
 float tile_scale(WeightFormat format, Span2d<const Real> tile) {
   float largest = 0;
   for (size_t row = 0; row < tile.rows; ++row) {
-    float values[kBlock];
+    float values[kScaleBlock];
     std::ranges::transform(tile.row(row), values, [](Real value) { return static_cast<float>(value); });
     const float of_row = largest_magnitude({values, tile.cols});
     largest = of_row > largest || std::isnan(of_row) ? of_row : largest;
@@ -117,9 +117,9 @@ void round_tile(WeightFormat format, Span2d<const Real> tile, Span2d<Real> out) 
 
 ScaleTile scale_tile(WeightFormat format) {
   switch (format) {
-    case WeightFormat::kFp8Tile32: return {kBlock, kBlock};
+    case WeightFormat::kFp8Tile32: return {kScaleBlock, kScaleBlock};
     case WeightFormat::kFp8Row32:
-    case WeightFormat::kFp4Block32: return {1, kBlock};
+    case WeightFormat::kFp4Block32: return {1, kScaleBlock};
     case WeightFormat::kBf16:
     case WeightFormat::kFloat32: return {};
   }

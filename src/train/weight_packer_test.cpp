@@ -11,8 +11,8 @@
 namespace tidepool {
 namespace {
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kFp8Tile32, WeightFormat::kFp8Row32, WeightFormat::kFp4Block32,
-                                     WeightFormat::kBf16, WeightFormat::kFloat32};
+constexpr WeightFormat kWeightFormats[] = {WeightFormat::kFp8Tile32, WeightFormat::kFp8Row32, WeightFormat::kFp4Block32,
+                                           WeightFormat::kBf16, WeightFormat::kFloat32};
 
 /// A packed tensor, read by the engine's own reader of matrices. Engram rows have scales of their own; read row by row
 /// they are FP8 tiles of one row.
@@ -65,7 +65,7 @@ TEST(WeightPacker, ReadingWhatWasPackedIsFakeQuantisationBitForBit) {
   constexpr size_t kRows = 70;  // not whole tiles
   constexpr size_t kCols = 96;
   const std::vector<float> values = varied_values(kRows, kCols);
-  for (const WeightFormat format : kFormats) {
+  for (const WeightFormat format : kWeightFormats) {
     const PackedWeight packed = pack_weight(format, {values.data(), kRows, kCols});
     expect_same_bits(rounded(format, values, kRows, kCols), read(format, packed, kRows, kCols));
   }
@@ -74,7 +74,7 @@ TEST(WeightPacker, ReadingWhatWasPackedIsFakeQuantisationBitForBit) {
 TEST(WeightPacker, RoundedValuesPackToThemselvesAndToTheSameBytes) {
   constexpr size_t kRows = 64;
   constexpr size_t kCols = 96;
-  for (const WeightFormat format : kFormats) {
+  for (const WeightFormat format : kWeightFormats) {
     const std::vector<float> once = rounded(format, varied_values(kRows, kCols), kRows, kCols);
     expect_same_bits(rounded(format, once, kRows, kCols), once);
     const PackedWeight packed = pack_weight(format, {once.data(), kRows, kCols});

@@ -1,4 +1,4 @@
-#include "kv/store_lock.h"
+#include "base/folder_lock.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 
-namespace tidepool::store {
+namespace tidepool {
 namespace {
 
 std::string reason(int error) {
@@ -45,12 +45,12 @@ bool try_lock(int descriptor) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::filesystem::path& folder) {
+FolderLock::FolderLock(const std::filesystem::path& folder, const FolderPurpose& purpose) {
   const std::filesystem::path path = folder / "LOCK";
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (descriptor_ < 0) {
-    throw Error(ErrorCode::kIo, fmt::format("{}: cannot be opened: {}; --kv-read-only uses a folder without writing",
-                                            path.string(), reason(errno)));
+    throw Error(ErrorCode::kIo,
+                fmt::format("{}: cannot be opened: {}; {}", path.string(), reason(errno), purpose.remedy));
   }
   if (!try_lock(descriptor_)) {
     const int error = errno;
@@ -60,9 +60,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder) {
       throw Error(ErrorCode::kIo, fmt::format("{}: cannot be locked: {}", path.string(), reason(error)));
     }
     throw Error(ErrorCode::kResourceExhausted,
-                fmt::format("{}: {} owns this KV store; end it, take another folder (--kv-dir), or read beside it "
-                            "(--kv-read-only)",
-                            folder.string(), owner));
+                fmt::format("{}: {} owns {}; end it, or {}", folder.string(), owner, purpose.what, purpose.remedy));
   }
   const std::string id = fmt::format("{}\n", ::getpid());
   // For the message above only: without it the lock holds just the same.
@@ -94,4 +92,4 @@ void make_private_folder(const std::filesystem::path& folder) {
   }
 }
 
-}  // namespace tidepool::store
+}  // namespace tidepool

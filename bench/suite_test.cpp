@@ -1,0 +1,46 @@
+#include "bench/suite.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "bench/suite_internal.h"
+
+namespace tidepool::bench {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Suite, LeavesOutWhatDoesNotFitInFiveMinutes) {
+  const Entry entry{"long_one", {}, 4e12};  // 16 s at 0.25 of a TFLOP/s
+  EXPECT_EQ(reason_to_skip(entry, 1e12, 283), std::nullopt);
+  const std::optional<std::string> reason = reason_to_skip(entry, 1e12, 285);
+  ASSERT_TRUE(reason.has_value());
+  EXPECT_THAT(*reason, HasSubstr("about 16 s"));
+  EXPECT_THAT(*reason, HasSubstr("--only long_one"));
+  EXPECT_EQ(reason_to_skip({"short_one", {}, 0}, 1e12, 1000), std::nullopt);
+}
+
+TEST(Suite, SaysWhatWasLeftOut) {
+  SuiteResult suite;
+  suite.results.resize(2);
+  suite.results[0].name = "measured";
+  suite.results[0].share = 0.5;
+  suite.results[1].name = "skipped_one";
+  suite.results[1].skipped = "no time";
+  const nlohmann::json results = nlohmann::json::parse(to_json(suite)).at("results");
+  ASSERT_EQ(results.size(), 2);
+  EXPECT_EQ(results[0].at("share"), 0.5);
+  EXPECT_FALSE(results[0].contains("skipped"));
+  EXPECT_EQ(results[1], nlohmann::json({{"name", "skipped_one"}, {"skipped", "no time"}}));
+  EXPECT_THAT(to_table(suite), HasSubstr("left out: no time"));
+  EXPECT_THAT(to_svg(suite), HasSubstr("measured"));
+  EXPECT_THAT(to_svg(suite), Not(HasSubstr("skipped_one")));
+}
+
+}  // namespace
+}  // namespace tidepool::bench
