@@ -181,17 +181,23 @@ constexpr int64_t kExactRows = 16 + 2 * 15;
 
 TEST(Forward, ExactReplayEqualsTheFullRunAndOneRowLessDoesNot) {
   ForwardFixture fixture;
-  const std::vector<InputToken> tokens = golden::random_tokens(200, 10);
   const size_t vocab = static_cast<size_t>(fixture.model.config().vocab_size);
-  const auto last_row = [&](int64_t decoder_rows) {
+  const auto last_row = [&](const std::vector<InputToken>& tokens, int64_t decoder_rows) {
     SequenceState state = fixture.model.new_sequence();
     const std::vector<float> logits =
         fixture.run_from(state, tokens, static_cast<int64_t>(tokens.size()) - decoder_rows);
     return std::vector<float>(logits.end() - static_cast<int64_t>(vocab), logits.end());
   };
-  const std::vector<float> full = last_row(200);
-  EXPECT_EQ(last_row(kExactRows), full);
-  EXPECT_NE(last_row(kExactRows - 1), full);
+  // What the farthest row gives passes three layers' roundings, and in some prompts it is lost on the way.
+  constexpr uint32_t kPrompts = 8;
+  bool has_differed = false;
+  for (uint32_t prompt = 0; prompt < kPrompts && !has_differed; ++prompt) {
+    const std::vector<InputToken> tokens = golden::random_tokens(200, 10 + prompt);
+    const std::vector<float> full = last_row(tokens, 200);
+    EXPECT_EQ(last_row(tokens, kExactRows), full);
+    has_differed = last_row(tokens, kExactRows - 1) != full;
+  }
+  EXPECT_TRUE(has_differed);
 }
 
 TEST(Forward, PromptOfOneWindowIsExactWithBoundedReplay) {

@@ -539,8 +539,9 @@ TEST_F(ApiServerTest, TheAccessLogTellsOfCacheAndDrafts) {
         ask(port(), "POST", request_forms()[0].path, request_forms()[0].body + ",\"stream\":" + stream + "}").status,
         200);
   Client client(port());
-  client.send_request("POST", request_forms()[0].path, request_forms()[0].body + "}");
+  client.send_request("POST", request_forms()[0].path, request_forms()[0].body + ",\"stream\":true}");
   service.start(service.wait_for_requests(3), 10, 6);
+  ASSERT_THAT(client.read_until("\n\n"), HasSubstr("assistant"));  // who leaves before this is logged without figures
   client.close();
   service.wait_for_drop(2);
   server.reset();
@@ -548,6 +549,7 @@ TEST_F(ApiServerTest, TheAccessLogTellsOfCacheAndDrafts) {
   ASSERT_EQ(lines.size(), 3U);
   for (const std::string& line : lines) {
     const Json parsed = parse_json(line);
+    ASSERT_NE(parsed.find("generation"), nullptr) << line;
     const Json& generation = *parsed.find("generation");
     const bool is_complete = parsed.find("complete")->as_bool();
     EXPECT_EQ(is_complete, &line != &lines[2]);

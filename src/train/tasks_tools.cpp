@@ -19,6 +19,8 @@ namespace {
 constexpr uint64_t kCallsHeldoutOneIn = 8;
 /// One request in so many is two.
 constexpr uint64_t kTwoRequestsOneIn = 4;
+/// Turns of a dialogue that is learnt from, each with one request or two.
+constexpr uint64_t kRequestsMax = 3;
 
 /// The values of slots, each drawn when it is first asked for.
 class Slots {
@@ -125,14 +127,23 @@ class ToolsTask final : public Task {
       dialogue.request.messages.push_back(text_message(ChatRole::kSystem, "You are a helpful assistant."));
     }
     const std::vector<const ToolSpec*> offered = offer(random, dialogue.request);
-    constexpr uint64_t kForms = 8;  // six calls, of which two are gone on with, one reply without a call
-    const uint64_t form = random.below(kForms);
-    if (!calls_only_ && form == 0 && item.split == Split::kTrain) {
-      make_small_talk(random, dialogue);
-    } else {
-      const bool goes_on = !calls_only_ && form < 4;
-      make_calls(item.split, goes_on, offered, random, dialogue);
+    if (calls_only_) {
+      ask(item.split, offered, random, dialogue);
+      return dialogue;
     }
+    constexpr uint64_t kSmallTalkOneIn = 8;
+    if (item.split == Split::kTrain && random.one_in(kSmallTalkOneIn)) {
+      make_small_talk(random, dialogue);
+      return dialogue;
+    }
+    // Definitions are most of a dialogue's tokens, so several requests share them.
+    for (uint64_t earlier = random.below(kRequestsMax); earlier > 0; --earlier) {
+      const Asked asked = ask(item.split, offered, random, dialogue);
+      report(asked, dialogue);
+      dialogue.request.messages.push_back(std::move(dialogue.answer));
+    }
+    const Asked asked = ask(item.split, offered, random, dialogue);
+    if (random.one_in(2)) report(asked, dialogue);
     return dialogue;
   }
 
@@ -151,17 +162,19 @@ class ToolsTask final : public Task {
     return offered;
   }
 
-  static void make_calls(Split split, bool goes_on, const std::vector<const ToolSpec*>& offered, RandomStream& random,
-                         Dialogue& dialogue) {
-    std::vector<Request> requests;
+  using Asked = std::vector<Request>;
+
+  /// The user asks for one call or two; the answer makes them.
+  static Asked ask(Split split, const std::vector<const ToolSpec*>& offered, RandomStream& random, Dialogue& dialogue) {
+    Asked asked;
     const size_t count = random.one_in(kTwoRequestsOneIn) ? 2 : 1;
-    requests.reserve(count);
+    asked.reserve(count);
     for (size_t i = 0; i < count; ++i)
-      requests.push_back(draw_request(*random.pick(std::span(offered)), split, random));
+      asked.push_back(draw_request(*random.pick(std::span(offered)), split, random));
     ChatMessage call;
     call.role = ChatRole::kAssistant;
     std::string text;
-    for (const Request& request : requests) {
+    for (const Request& request : asked) {
       text += text.empty() ? request.text : " Also: " + request.text;
       call.reasoning += fmt::format("{}{}", call.reasoning.empty() ? "Call " : " and ", request.tool->name);
       call.tool_calls.push_back({.id = fmt::format("call_{}", call.tool_calls.size()),
@@ -171,22 +184,26 @@ class ToolsTask final : public Task {
     }
     call.reasoning += ".";
     dialogue.request.messages.push_back(text_message(ChatRole::kUser, std::move(text)));
-    if (!goes_on) {
-      dialogue.answer = std::move(call);
-      dialogue.check = Dialogue::Check::kCalls;
-      dialogue.group = count == 1 ? "one_call" : "two_calls";
-      return;
-    }
-    dialogue.request.messages.push_back(std::move(call));
+    dialogue.answer = std::move(call);
+    dialogue.check = Dialogue::Check::kCalls;
+    dialogue.group = count == 1 ? "one_call" : "two_calls";
+    return asked;
+  }
+
+  /// The tools answer the calls, and the answer says what came back.
+  static void report(const Asked& asked, Dialogue& dialogue) {
+    dialogue.request.messages.push_back(std::move(dialogue.answer));
     std::string reply;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      ChatMessage result = text_message(ChatRole::kTool, requests[i].result);
+    for (size_t i = 0; i < asked.size(); ++i) {
+      ChatMessage result = text_message(ChatRole::kTool, asked[i].result);
       result.tool_call_id = fmt::format("call_{}", i);
       dialogue.request.messages.push_back(std::move(result));
-      reply += (i == 0 ? "" : " ") + requests[i].reply;
+      reply += (i == 0 ? "" : " ") + asked[i].reply;
     }
     dialogue.answer = text_message(ChatRole::kAssistant, std::move(reply));
     dialogue.answer.reasoning = "Say what came back.";
+    dialogue.check = Dialogue::Check::kExact;
+    dialogue.group.clear();
   }
 
   /// Tools are offered and none is wanted. In training only: there are too few of these to hold any out.
