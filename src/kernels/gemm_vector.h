@@ -32,7 +32,7 @@ struct VectorGemm {
   }
 
   /// Lanes that lie beside each other are copied, steps that do are turned in squares of four. A panel has kFull lanes,
-  /// or less at an edge.
+  /// or less at an edge; others hold anything that is a number of the operand's.
   template <size_t kWidth, size_t kFull>
   static void pack(const GemmPackArgs& args) noexcept {
     static_assert(kWidth % 4 == 0);
@@ -45,14 +45,11 @@ struct VectorGemm {
           out[step * kWidth + lane] = lane < kFull ? from[lane] : 0.0F;
       }
     } else if (args.step_stride == 1) {
-      const size_t lanes = args.lanes / 4 * 4;
-      for (size_t lane = 0; lane < lanes; lane += 4) {
+      for (size_t lane = 0; lane < kWidth; lane += 4) {
+        const size_t first = std::min(lane, args.lanes - 1);
+        const float* from = args.from + first * args.lane_stride;
         for (size_t step = 0; step < depth; step += 4)
-          turn_square(args.from + lane * args.lane_stride + step, args.lane_stride, out + step * kWidth + lane, kWidth);
-      }
-      for (size_t lane = lanes; lane < kWidth; ++lane) {
-        for (size_t step = 0; step < depth; ++step)
-          out[step * kWidth + lane] = lane < args.lanes ? args.from[lane * args.lane_stride + step] : 0.0F;
+          turn_square(from + step, args.lane_stride, args.lanes - first, out + step * kWidth + lane, kWidth);
       }
       pack_steps<kWidth>(args, depth);
     } else {

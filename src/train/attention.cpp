@@ -106,9 +106,9 @@ size_t longest_sample(const TokenBatch& batch) {
 
 template <typename Real>
 SharedAttention<Real>::SharedAttention(AttentionModel<Real>& shared_model, const TokenBatch& batch,
-                                       const IndexTraining& training)
+                                       const IndexTraining& training, size_t window)
     : model(&shared_model), index_training(training) {
-  const auto window = static_cast<size_t>(model->config.sliding_window);
+  if (window == 0) window = static_cast<size_t>(model->config.sliding_window);
   encoder.rows = encoder_rows(batch);
   decoder.rows = decoder_rows(batch);
   fill_half<Real>(encoder, window);

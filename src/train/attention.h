@@ -20,8 +20,10 @@ struct IndexTraining {
 /// Every reader of a source's entries adds to the one gradient they have. Outlives the pass, and its model outlives it.
 template <typename Real>
 struct SharedAttention {
-  /// Makes the angles of the batch's positions known to the model.
-  SharedAttention(AttentionModel<Real>& shared_model, const TokenBatch& batch, const IndexTraining& training = {});
+  /// Makes the angles of the batch's positions known to the model. Rows see the last `window` rows, themselves
+  /// included; 0: as many as the config says.
+  SharedAttention(AttentionModel<Real>& shared_model, const TokenBatch& batch, const IndexTraining& training = {},
+                  size_t window = 0);
   SharedAttention(const SharedAttention&) = delete;
   SharedAttention& operator=(const SharedAttention&) = delete;
   ~SharedAttention() = default;

@@ -199,7 +199,7 @@ template <typename Real>
 BackbonePass<Real> TrainingModel<Real>::run(Tape<Real>& tape, const TokenBatch& batch, const PassOptions& options) {
   attention_.qat = options.qat;
   BackbonePass<Real> pass;
-  pass.attention = std::make_unique<SharedAttention<Real>>(attention_, batch, options.index);
+  pass.attention = std::make_unique<SharedAttention<Real>>(attention_, batch, options.index, options.window);
   Context context{tape, batch, options, pass, tokens_of(batch), {}, {}};
   context.encoder_images = image_flags(batch, context.tokens, pass.attention->encoder.rows);
   context.decoder_images = image_flags(batch, context.tokens, pass.attention->decoder.rows);

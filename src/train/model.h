@@ -41,6 +41,7 @@ struct Residual {
 struct PassOptions {
   Qat qat = {};
   IndexTraining index = {};
+  size_t window = 0;             ///< rows of a window; 0: the config's
   double balance_weight = 1e-4;  ///< of the balance loss, among the gradients
 };
 

@@ -395,6 +395,22 @@ TEST(TrainingModel, ASampleLeaksNothingIntoTheOthers) {
   EXPECT_NE(gradients[0], std::vector<float>(gradients[0].size()));
 }
 
+TEST(TrainingModel, AWindowOfAPassIsThatOfAConfig) {
+  ModelConfig narrow = tiny_config();
+  narrow.sliding_window = 2;
+  const TokenBatch batch = batch_of(tiny_samples());
+  ThreadPool pool(1);
+  TinyModel<float> wide_model;
+  TinyModel<float> narrow_model(narrow);
+  const auto losses = [&](TinyModel<float>& model, size_t window) {
+    Tape<float> tape(pool, Tape<float>::Mode::kTraining, kernels::GemmPrecision::kFloat32);
+    return model.run(tape, batch, {.window = window}, 0).rows;
+  };
+  EXPECT_EQ(losses(wide_model, 2), losses(narrow_model, 0));
+  EXPECT_EQ(losses(wide_model, 0), losses(wide_model, 4));
+  EXPECT_NE(losses(wide_model, 2), losses(wide_model, 4));
+}
+
 TEST(TrainingModel, IsTheSameForAnyNumberOfThreads) {
   std::vector<std::vector<float>> all;
   for (const size_t threads : {size_t{1}, size_t{3}}) {

@@ -183,7 +183,7 @@ size_t read_choice(const Field& field, std::string_view key, const std::array<st
 
 RecipeStage read_stage(const Field& field) {
   field.check_keys({"name", "tokens", "step_rows", "batch_rows", "rate", "optimizer", "rounding", "exploration",
-                    "replay", "trains", "mixture"});
+                    "replay", "sliding_window", "trains", "mixture"});
   RecipeStage stage;
   stage.name = field.at("name").string();
   stage.tokens = field.at("tokens").integer(1, kTokensMax);
@@ -200,6 +200,10 @@ RecipeStage read_stage(const Field& field) {
   stage.optimizer = static_cast<MatrixOptimizer>(read_choice(field, "optimizer", {"muon", "adamw"}));
   stage.replay = static_cast<RecipeStage::Replay>(read_choice(field, "replay", {"bounded", "full"}));
   stage.trains = static_cast<RecipeStage::Trains>(read_choice(field, "trains", {"model", "drafts"}));
+  if (const std::optional<Field> window = field.find("sliding_window")) {
+    if (stage.trains == RecipeStage::Trains::kDrafts) window->refuse("left out: drafts see the config's window");
+    stage.sliding_window = window->rows();
+  }
   const std::vector<Field> parts = field.at("mixture").items(kPartsMax);
   stage.mixture.reserve(parts.size());
   for (const Field& part : parts)

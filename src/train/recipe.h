@@ -52,6 +52,7 @@ struct RecipeStage {
   Qat rounding;
   double exploration = 0.25;  ///< entries drawn beside those an indexer chooses, as a share of them
   Replay replay = Replay::kBounded;
+  size_t sliding_window = 0;  ///< rows of a window while the stage runs; 0: the config's
   Trains trains = Trains::kModel;
   std::vector<RecipePart> mixture;
 

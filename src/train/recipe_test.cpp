@@ -83,11 +83,13 @@ TEST(Recipe, RoundingMayBeNamedAtOnce) {
   EXPECT_FALSE(parse_recipe(with("[\"entries\", \"window\"]", "\"none\""), "r.json").stages[1].rounding.entries);
 }
 
-TEST(Recipe, ComparisonsNameAnotherOptimiserOrReplay) {
+TEST(Recipe, AStageNamesAnotherOptimiserReplayOrWindow) {
   const RecipeStage stage =
-      parse_recipe(with("\"batch_rows\": 512,", R"("batch_rows": 512, "optimizer": "adamw", "replay": "full",)"),
+      parse_recipe(with("\"batch_rows\": 512,",
+                        R"("batch_rows": 512, "optimizer": "adamw", "replay": "full", "sliding_window": 8,)"),
                    "r.json")
           .stages[0];
+  EXPECT_EQ(stage.sliding_window, 8);
   EXPECT_EQ(stage.optimizer, MatrixOptimizer::kAdamW);
   EXPECT_EQ(stage.replay, RecipeStage::Replay::kFull);
 }
@@ -119,6 +121,10 @@ TEST(Recipe, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(refusal(with("[\"entries\", \"window\"]", "[\"entires\"]")),
               HasSubstr("stages[1].rounding[0] is \"entires\""));
   EXPECT_THAT(refusal(with("\"drafts\"", "\"all\"")), HasSubstr("stages[1].trains"));
+  EXPECT_THAT(refusal(with("\"drafts\"", R"("drafts", "sliding_window": 8)")),
+              HasSubstr("stages[1].sliding_window is 8; it must be left out: drafts see the config's window"));
+  EXPECT_THAT(refusal(with("\"batch_rows\": 512,", R"("batch_rows": 512, "sliding_window": 0,)")),
+              HasSubstr("stages[0].sliding_window is 0; it must be"));
   EXPECT_THAT(refusal(with("\"batch_rows\": 512,", R"("batch_rows": 512, "optimizer": "adam",)")),
               HasSubstr(R"(stages[0].optimizer is "adam"; it must be "muon" or "adamw")"));
   EXPECT_THAT(refusal(with("\"second\"", "\"first\"")), HasSubstr("a name that no other stage has"));

@@ -438,23 +438,30 @@ TEST(ToolsTask, AnswersAreWhatTheStrictParserReads) {
 }
 
 TEST(ToolsTask, HeldoutRequestsAreNotInTraining) {
-  const auto identities = [](Split split) {
-    std::set<std::string> found;
-    const auto task = make("tools", {.questions_per_context = 1});
+  std::set<std::string> identities[2];
+  std::set<size_t> requests;  // of a dialogue that is learnt from
+  for (const Split split : {Split::kTrain, Split::kHeldout}) {
+    const bool is_train = split == Split::kTrain;
+    const auto task = make("tools", {.questions_per_context = is_train ? 0U : 1U});
     for (uint64_t i = 0; i < 3000; ++i) {
-      const Dialogue dialogue = task->make({split, 1, i});
-      if (dialogue.answer.tool_calls.size() != 1) continue;
-      const ToolCall& call = dialogue.answer.tool_calls[0];
-      const bool has_one = call.arguments.as_object().size() == 1;
-      found.insert(call.name + write_json(call.arguments) + (has_one ? last_text(dialogue) : ""));
+      Dialogue dialogue = task->make({split, 1, i});
+      std::vector<ChatMessage>& messages = dialogue.request.messages;
+      messages.push_back(std::move(dialogue.answer));
+      if (is_train)
+        requests.insert(static_cast<size_t>(std::ranges::count(messages, ChatRole::kUser, &ChatMessage::role)));
+      for (size_t m = 1; m < messages.size(); ++m) {
+        if (messages[m].tool_calls.size() != 1) continue;
+        const ToolCall& call = messages[m].tool_calls[0];
+        const bool has_one = call.arguments.as_object().size() == 1;
+        identities[is_train ? 0 : 1].insert(call.name + write_json(call.arguments) +
+                                            (has_one ? text_of(messages[m - 1]) : ""));
+      }
     }
-    return found;
-  };
-  const std::set<std::string> train = identities(Split::kTrain);
-  const std::set<std::string> heldout = identities(Split::kHeldout);
-  EXPECT_GT(heldout.size(), 200);
-  for (const std::string& identity : heldout)
-    EXPECT_FALSE(train.contains(identity)) << identity;
+  }
+  EXPECT_EQ(requests, (std::set<size_t>{1, 2, 3}));
+  EXPECT_GT(identities[1].size(), 200);
+  for (const std::string& identity : identities[1])
+    EXPECT_FALSE(identities[0].contains(identity)) << identity;
 }
 
 TEST(ToolsTask, EveryTextHasSlotsOfTheTableAndEveryParameterIsSaid) {

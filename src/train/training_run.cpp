@@ -139,6 +139,7 @@ struct TrainingRun::Impl {
   void add_part_losses(const TokenBatch& batch, const BatchRows& rows, const RowTargets& targets,
                        std::span<const float> row_losses, StepSums& sums) const;
   [[nodiscard]] std::vector<TokenBatch> next_batches() const;
+  [[nodiscard]] size_t window() const;  ///< rows
   [[nodiscard]] IndexTraining index_training() const;
 
   void save();
@@ -207,6 +208,12 @@ void TrainingRun::Impl::begin_stage() {
                             "(num_nextn_predict_layers): give it one, or leave the stage out",
                             inputs.recipe.name, stage().name));
   }
+  if (static_cast<int64_t>(stage().sliding_window) > inputs.config.sliding_window) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("recipe {}, stage {} has a sliding_window of {}, and the config one of {}: a model is not "
+                            "trained with more than it will see",
+                            inputs.recipe.name, stage().name, stage().sliding_window, inputs.config.sliding_window));
+  }
   mixture = std::make_unique<Mixture>(inputs.recipe, state.stage, sample_encoding(inputs), inputs.corpus, pool);
   OptimizerOptions optimizer_options;
   optimizer_options.matrices = stage().optimizer;
@@ -237,9 +244,14 @@ std::vector<TokenBatch> TrainingRun::Impl::next_batches() const {
   for (size_t i = 0; i < count; ++i) {
     batches.push_back(mixture->packer().next());
     if (stage().replay == RecipeStage::Replay::kFull) continue;
-    skip_prompts(batches.back(), static_cast<size_t>(inputs.config.sliding_window));
+    skip_prompts(batches.back(), window());
   }
   return batches;
+}
+
+size_t TrainingRun::Impl::window() const {
+  const size_t rows = stage().sliding_window;
+  return rows != 0 ? rows : static_cast<size_t>(inputs.config.sliding_window);
 }
 
 IndexTraining TrainingRun::Impl::index_training() const {
@@ -249,7 +261,7 @@ IndexTraining TrainingRun::Impl::index_training() const {
 void TrainingRun::Impl::train_backbone(const TokenBatch& batch, double weight_sum, double share, StepSums& sums) {
   tape.clear();
   const PassOptions pass_options{
-      .qat = stage().rounding, .index = index_training(), .balance_weight = kBalanceWeight * share};
+      .qat = stage().rounding, .index = index_training(), .window = window(), .balance_weight = kBalanceWeight * share};
   const BackbonePass<float> pass = model.run(tape, batch, pass_options);
   for (const IndexDivergence& divergence : index_losses(tape, *pass.attention, kIndexWeight * share))
     sums.index_loss += divergence.mean * share;

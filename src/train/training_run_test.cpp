@@ -148,6 +148,18 @@ TEST_F(TrainingRunTest, ASecondRunInTheSameFolderIsRefusedWhileTheFirstLives) {
   }
 }
 
+TEST_F(TrainingRunTest, AWindowBeyondTheConfigsIsRefused) {
+  recipe_.stages[0].sliding_window = static_cast<size_t>(config_.sliding_window) + 1;
+  const TempFolder folder;
+  try {
+    (void)run(folder.path(), 1, 1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("stage first has a sliding_window of 17, and the config one of 16"));
+  }
+}
+
 TEST_F(TrainingRunTest, AVocabularyThatDoesNotFitIsNamed) {
   config_.vocab_size = 511;
   const TempFolder folder;
