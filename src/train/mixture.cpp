@@ -57,7 +57,39 @@ uint64_t counter_of(const std::vector<std::pair<std::string, uint64_t>>& counter
   throw Error(ErrorCode::kCorrupt, fmt::format("the state of the run has no \"{}\"; begin it anew", name));
 }
 
+std::string place_of(const Recipe& recipe, size_t stage, size_t part) {
+  return fmt::format("recipe {}, stage {}, mixture[{}]", recipe.name, recipe.stages.at(stage).name, part);
+}
+
+/// The task of a part at `place` of the recipe.
+std::unique_ptr<Task> make_part_task(const RecipePart& part, const std::string& place, const SampleEncoding& encoding,
+                                     const Corpus* corpus) {
+  if (has_pictures(part.task) && !encoding.images) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: task {} shows pictures; give the config a vision_config", place, part.task));
+  }
+  const TaskOptions options{
+      .length_min = part.length_min, .length_max = part.length_max, .word_dropout = part.word_dropout};
+  try {
+    return make_task(part.task, options, encoding.tokenizer, corpus);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
+  }
+}
+
 }  // namespace
+
+void check_mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encoding, const Corpus* corpus) {
+  const std::vector<RecipePart>& mixture = recipe.stages.at(stage).mixture;
+  for (size_t p = 0; p < mixture.size(); ++p) {
+    const std::string place = place_of(recipe, stage, p);
+    if (mixture[p].task.empty()) {
+      (void)texts_of(mixture[p], place, corpus);
+    } else {
+      (void)make_part_task(mixture[p], place, encoding, corpus);
+    }
+  }
+}
 
 Mixture::Mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encoding, const Corpus* corpus,
                  ThreadPool& pool) {
@@ -72,15 +104,9 @@ Mixture::Mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encod
   for (size_t p = 0; p < chosen.mixture.size(); ++p) {
     const RecipePart& part = chosen.mixture[p];
     const uint64_t seed = RandomStream(recipe.seed, chosen.name, p).next();
-    const std::string place = fmt::format("recipe {}, stage {}, mixture[{}]", recipe.name, chosen.name, p);
+    const std::string place = place_of(recipe, stage, p);
     if (!part.task.empty()) {
-      if (has_pictures(part.task) && !encoding.images) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("{}: task {} shows pictures; give the config a vision_config", place, part.task));
-      }
-      const TaskOptions options{
-          .length_min = part.length_min, .length_max = part.length_max, .word_dropout = part.word_dropout};
-      add(make_task_source(part.task, make_task(part.task, options, tokenizer, corpus), Split::kTrain, seed, encoding),
+      add(make_task_source(part.task, make_part_task(part, place, encoding, corpus), Split::kTrain, seed, encoding),
           part.weight, part);
       continue;
     }

@@ -30,6 +30,10 @@ class Mixture {
   std::unique_ptr<SamplePacker> packer_;
 };
 
+/// Throws as a Mixture of the stage would, without reading any text: what a later stage lacks is better known before a
+/// run than in its third hour.
+void check_mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encoding, const Corpus* corpus);
+
 /// A position in the data as numbers with names, to be kept with the rest of a run's state.
 [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> position_counters(const SamplePacker::Position& position);
 /// The inverse. Throws Error(kCorrupt) naming a number that is missing.

@@ -127,6 +127,7 @@ void skip_prompts(TokenBatch& batch, size_t window) {
 struct TrainingRun::Impl {
   Impl(const TrainingInputs& inputs_in, TrainingRunOptions options_in, ThreadPool& pool_in);
 
+  void check_stages() const;
   /// Makes data and optimiser of the stage the state stands at.
   void begin_stage();
   [[nodiscard]] const RecipeStage& stage() const { return inputs.recipe.stages[state.stage]; }
@@ -173,6 +174,7 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
       frozen_tape(pool, Tape<float>::Mode::kForward, options.precision) {
   check_vocabulary(inputs);
   if (inputs.config.dspark) draft.emplace(bind_draft(parameters, inputs.config));
+  check_stages();
   std::filesystem::create_directories(options.folder);
   lock.emplace(options.folder, FolderPurpose{"this training run", "train into another folder (--out)"});
   state.recipe = inputs.digest;
@@ -201,19 +203,29 @@ void TrainingRun::Impl::refuse_state(std::string_view what) const {
                                                file("state.safetensors").string(), what));
 }
 
+/// All of them before the first runs, as it may run for hours.
+void TrainingRun::Impl::check_stages() const {
+  const SampleEncoding encoding = sample_encoding(inputs);
+  for (size_t s = 0; s < inputs.recipe.stages.size(); ++s) {
+    const RecipeStage& planned = inputs.recipe.stages[s];
+    if (planned.trains == RecipeStage::Trains::kDrafts && !draft) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("recipe {}, stage {} trains drafts, but the config has no draft head "
+                              "(num_nextn_predict_layers): give it one, or leave the stage out",
+                              inputs.recipe.name, planned.name));
+    }
+    if (static_cast<int64_t>(planned.sliding_window) > inputs.config.sliding_window) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("recipe {}, stage {} has a sliding_window of {}, and the config one of {}: a model is not "
+                      "trained with more than it will see",
+                      inputs.recipe.name, planned.name, planned.sliding_window, inputs.config.sliding_window));
+    }
+    check_mixture(inputs.recipe, s, encoding, inputs.corpus);
+  }
+}
+
 void TrainingRun::Impl::begin_stage() {
-  if (stage().trains == RecipeStage::Trains::kDrafts && !draft) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("recipe {}, stage {} trains drafts, but the config has no draft head "
-                            "(num_nextn_predict_layers): give it one, or leave the stage out",
-                            inputs.recipe.name, stage().name));
-  }
-  if (static_cast<int64_t>(stage().sliding_window) > inputs.config.sliding_window) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("recipe {}, stage {} has a sliding_window of {}, and the config one of {}: a model is not "
-                            "trained with more than it will see",
-                            inputs.recipe.name, stage().name, stage().sliding_window, inputs.config.sliding_window));
-  }
   mixture = std::make_unique<Mixture>(inputs.recipe, state.stage, sample_encoding(inputs), inputs.corpus, pool);
   OptimizerOptions optimizer_options;
   optimizer_options.matrices = stage().optimizer;

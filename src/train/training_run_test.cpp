@@ -148,16 +148,26 @@ TEST_F(TrainingRunTest, ASecondRunInTheSameFolderIsRefusedWhileTheFirstLives) {
   }
 }
 
-TEST_F(TrainingRunTest, AWindowBeyondTheConfigsIsRefused) {
-  recipe_.stages[0].sliding_window = static_cast<size_t>(config_.sliding_window) + 1;
+TEST_F(TrainingRunTest, WhatALaterStageCannotHaveIsRefusedAtOnce) {
   const TempFolder folder;
-  try {
-    (void)run(folder.path(), 1, 1);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("stage first has a sliding_window of 17, and the config one of 16"));
-  }
+  const auto refusal = [&]() -> std::string {
+    try {
+      (void)run(folder.path(), 1, 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  recipe_.stages[1].sliding_window = static_cast<size_t>(config_.sliding_window) + 1;
+  EXPECT_THAT(refusal(), HasSubstr("stage drafts has a sliding_window of 17, and the config one of 16"));
+  recipe_.stages[1].sliding_window = 0;
+  recipe_.stages[1].mixture[0].texts = "tales";
+  EXPECT_THAT(refusal(), HasSubstr("recipe tiny, stage drafts, mixture[0]: "));
+  recipe_.stages[1].mixture = {{.texts = "", .task = "copy", .length_min = 48, .length_max = 128}};
+  EXPECT_THAT(refusal(),
+              HasSubstr("recipe tiny, stage drafts, mixture[0]: task copy: lengths 48 to 128; they must be 64"));
+  EXPECT_TRUE(losses_.empty());
 }
 
 TEST_F(TrainingRunTest, AVocabularyThatDoesNotFitIsNamed) {
