@@ -3,8 +3,9 @@
 
     tools/ablations.py qat replay --corpus corpus --work ablations
     tools/ablations.py all --corpus corpus --work ablations --seeds 1 2 --threads 1
+    tools/ablations.py dense --base models/pocket --corpus corpus --work dense --seeds 1
 
-The base is models/ablations. A run lies in WORK/VARIANT-SEED; what is finished there is not done again, and what was
+The base is models/ablations, or a folder with another config, recipe and vocabulary. A run lies in WORK/VARIANT-SEED; what is finished there is not done again, and what was
 stopped goes on. Tables are Markdown on standard output, with the mean over the seeds and half of what they differ by;
 progress goes to standard error. "costs" needs no runs. docs/pocket.md shows what came of it. With --dry-run every
 model of the tables is trained for a step and asked one question, which needs no corpus and no folder and shows that all
@@ -26,8 +27,8 @@ MODEL = ROOT / "models" / "ablations"
 # Prose about one field, and little enough to be read in seconds.
 SOURCES = ["git-doc", "debian-handbook", "debian-manuals", "gnome-help"]
 ITEMS = {"recall_256": 200, "text": 60, "replay": 200}
-RATES = {"muon": [0.01, 0.02, 0.04], "adamw": [0.005, 0.01, 0.02]}
-BASE_RATE = 0.02  # of models/ablations/recipe.json, with Muon
+RATES = {"muon": [0.007, 0.014, 0.028], "adamw": [0.003, 0.007, 0.014]}
+BASE_RATE = 0.014  # of the first stage of models/ablations/recipe.json, with Muon
 
 
 # What a variant changes in the config's text part and in the stages of the recipe.
@@ -59,6 +60,24 @@ def no_engram(text, stages):
         del text[key]
 
 
+def dense(text, stages):
+    """Attention to all that was before, one residual stream, as many experts as a token uses, and all of them used."""
+    for key in [key for key in text if key.startswith(("engram_", "dspark_"))]:
+        del text[key]
+    text["compress_ratios"] = [0] * len(text["compress_ratios"])
+    text["kv_source_layer_ids"] = text["index_source_layer_ids"] = []
+    text["candidate_source_layer_id"] = -1
+    text["num_nextn_predict_layers"] = 0
+    text["compress_ratios"] = text["compress_ratios"][:text["num_hidden_layers"]]
+    text["sliding_window"] = text["max_position_embeddings"]
+    text["hc_mult"] = 1
+    text["n_routed_experts"] = text["num_experts_per_tok"]
+    stages[:] = [stage for stage in stages if stage.get("trains") != "drafts"]
+    for stage in stages:
+        stage.pop("sliding_window", None)
+    whole_prompts(text, stages)
+
+
 def no_kv_rounding(text, stages):
     for stage in stages:
         if stage.get("rounding") == "all":
@@ -84,6 +103,7 @@ VARIANTS = {
     "ratio-2": ratio_2,
     "no-engram": no_engram,
     "no-kv-rounding": no_kv_rounding,
+    "dense": dense,
     **{f"{name}-{rate}": optimizer(name, rate) for name, rates in RATES.items() for rate in rates},
 }
 
@@ -155,6 +175,7 @@ class Lab:
 
     def __init__(self, options):
         self.options = options
+        self.base = pathlib.Path(options.base).resolve()
         self.work = pathlib.Path(options.work).resolve()
         self.seeds = options.seeds[:1] if options.dry_run else options.seeds
         self.used = set()
@@ -166,7 +187,8 @@ class Lab:
         folder = self.work / "corpus"
         folder.mkdir(exist_ok=True)
         manifest = json.loads((corpus / "manifest.json").read_text())
-        manifest["sources"] = [source for source in manifest["sources"] if source["name"] in SOURCES]
+        if self.base == MODEL:
+            manifest["sources"] = [source for source in manifest["sources"] if source["name"] in SOURCES]
         for source in manifest["sources"]:
             for split in ["train", "heldout"]:
                 link = folder / source[split]["file"]
@@ -179,10 +201,10 @@ class Lab:
         return f"{kv_bytes_per_token(self.describe(variant, 0)[0]['text_config']):.1f}"
 
     def describe(self, variant, seed):
-        config = json.loads((MODEL / "config.json").read_text())
-        recipe = json.loads((MODEL / "recipe.json").read_text())
+        config = json.loads((self.base / "config.json").read_text())
+        recipe = json.loads((self.base / "recipe.json").read_text())
         VARIANTS[variant](config["text_config"], recipe["stages"])
-        recipe.update(name=variant, seed=seed, tokenizer=str(MODEL / "tokenizer.json"))
+        recipe.update(name=variant, seed=seed, tokenizer=str(self.base / "tokenizer.json"))
         if self.options.dry_run:
             for stage in recipe["stages"]:
                 stage.update(tokens=1, step_rows=512, batch_rows=512)
@@ -343,8 +365,13 @@ def optimizers(lab):
     return ["optimiser", "rate", f"text by rate, seed {lab.seeds[0]}", *QUALITY], rows
 
 
-TABLES = {"costs": costs, "qat": qat, "ced": ced, "sharing": sharing, "ratio": ratio, "replay": replay,
-          "engram": engram, "optimizer": optimizers}
+def dense_table(lab):
+    rows = [["as it is", *lab.quality("base")], ["dense", *lab.quality("dense", replay="full")]]
+    return ["model", *QUALITY], rows
+
+
+TABLES = {"costs": costs, "qat": qat, "ced": ced, "sharing": sharing, "ratio": ratio, "replay": replay, "engram": engram,
+          "optimizer": optimizers, "dense": dense_table}
 
 
 def show(head, rows):
@@ -364,6 +391,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"all, {', '.join(TABLES)}")
     parser.add_argument("--work", help="folder of the runs")
+    parser.add_argument("--base", default=str(MODEL), help="folder of the model that the others differ from")
     parser.add_argument("--corpus", help="folder that tools/fetch_corpus.sh filled")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--threads", type=int, default=0, help="0: one per physical core")

@@ -234,6 +234,8 @@ void KvCache::snapshot(const SequenceState& state, std::span<const ImageSpan> im
   // Within a replay the windows are not whole yet, and the blocks say everything else.
   if (state.length() == 0 || state.length() < state.global_end()) return;
   if (impl_->options.snapshot_ram_bytes == 0 && impl_->options.store == nullptr) return;
+  // Snapshots are found by the blocks before them, and a model without global KV has none.
+  if (state.layout().sources.empty()) return;
   const CacheText text{state.tokens(), images};
   SnapshotPool::Snapshot snapshot;
   snapshot.parent = parents.back();

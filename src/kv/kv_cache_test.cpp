@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kv/kv_layout.h"
 #include "kv/kv_test_support.h"
 
 namespace tidepool {
@@ -93,6 +94,20 @@ TEST_F(KvCacheTest, UnknownPromptIsAMiss) {
   EXPECT_EQ(report.tier, CacheTier::kNone);
   EXPECT_EQ(report.end, MatchEnd::kNotSeen);
   EXPECT_TRUE(report.is_exact);
+}
+
+TEST_F(KvCacheTest, AModelWithoutGlobalKvReadsAllAnew) {
+  const auto layout = std::make_shared<KvLayout>(*layout_);
+  layout->sources.clear();
+  finish_kv_layout(*layout);
+  layout_ = layout;
+  open();
+  exact_replay_ = true;
+  for (int i = 0; i < 2; ++i) {
+    const CacheReport report = turn(random_tokens(300, 1), random_tokens(50, 2));
+    EXPECT_EQ(report.hit_tokens, 0);
+    EXPECT_EQ(report.tier, CacheTier::kNone);
+  }
 }
 
 TEST_F(KvCacheTest, ContinuedSessionReadsOnlyWhatIsNew) {
