@@ -13,9 +13,6 @@ namespace {
 
 inline constexpr size_t kLanes = Vec::kLanes;
 
-struct FloatTable {
-  float value[256];
-};
 /// Every E4M3 code, for scales: (1 + m / 8) * 2^(e - 7), or m * 2^-9 where e is 0. 0x7f and 0xff are NaN.
 constexpr FloatTable e4m3_values() {
   FloatTable table{};

@@ -9,12 +9,22 @@ TIDEPOOL_INLINE size_t smaller(size_t a, size_t b) {
   return a < b ? a : b;
 }
 
+struct FloatTable {
+  float value[256];
+};
+constexpr FloatTable e8m0_values() {
+  FloatTable table{};
+  double value = 0x1p-127;
+  for (unsigned code = 0; code < 255; ++code, value *= 2)
+    table.value[code] = static_cast<float>(value);
+  table.value[255] = __builtin_nanf("");
+  return table;
+}
+inline constexpr FloatTable kE8m0Values = e8m0_values();
+
 /// 2^(code - 127); 0 is the subnormal 2^-127, 255 is NaN.
 TIDEPOOL_INLINE float e8m0_value(uint8_t code) {
-  const uint32_t bits = code == 0 ? 0x00400000U : code == 255 ? 0x7fc00000U : static_cast<uint32_t>(code) << 23;
-  float value = 0;
-  __builtin_memcpy(&value, &bits, sizeof(value));
-  return value;
+  return kE8m0Values.value[code];
 }
 
 /// Nearest bfloat16, ties to even; a NaN keeps the upper bits of its payload and becomes quiet.
