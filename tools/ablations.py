@@ -5,11 +5,12 @@
     tools/ablations.py all --corpus corpus --work ablations --seeds 1 2 --threads 1
     tools/ablations.py dense --base models/pocket --corpus corpus --work dense --seeds 1
 
-The base is models/ablations, or a folder with another config, recipe and vocabulary. A run lies in WORK/VARIANT-SEED; what is finished there is not done again, and what was
-stopped goes on. Tables are Markdown on standard output, with the mean over the seeds and half of what they differ by;
-progress goes to standard error. "costs" needs no runs. docs/pocket.md shows what came of it. With --dry-run every
-model of the tables is trained for a step and asked one question, which needs no corpus and no folder and shows that all
-fits together. --vocabulary learns models/ablations/tokenizer.json anew.
+The base is models/ablations, or a folder with another config, recipe and vocabulary. A run lies in WORK/VARIANT-SEED;
+what is finished there is not done again, and what was stopped goes on. Tables are Markdown on standard output, with
+the mean over the seeds and half of what they differ by; progress goes to standard error. "costs" needs no runs.
+docs/pocket.md shows what came of it. With --dry-run every model of the tables is trained for a step and asked one
+question, which needs no corpus and no folder and shows that all fits together. --vocabulary learns
+the base's tokenizer.json anew.
 """
 
 import argparse
@@ -64,11 +65,10 @@ def dense(text, stages):
     """Attention to all that was before, one residual stream, as many experts as a token uses, and all of them used."""
     for key in [key for key in text if key.startswith(("engram_", "dspark_"))]:
         del text[key]
-    text["compress_ratios"] = [0] * len(text["compress_ratios"])
+    text["compress_ratios"] = [0] * text["num_hidden_layers"]
     text["kv_source_layer_ids"] = text["index_source_layer_ids"] = []
     text["candidate_source_layer_id"] = -1
     text["num_nextn_predict_layers"] = 0
-    text["compress_ratios"] = text["compress_ratios"][:text["num_hidden_layers"]]
     text["sliding_window"] = text["max_position_embeddings"]
     text["hc_mult"] = 1
     text["n_routed_experts"] = text["num_experts_per_tok"]
@@ -287,9 +287,9 @@ QUALITY = ["text, bits a byte", "recall, bits a token", "recall, % right"]
 
 def learn_vocabulary(lab):
     """Of the sources, and of the words of the tasks, as `train tokenizer` counts them itself. Takes seconds."""
-    size = json.loads((MODEL / "config.json").read_text())["text_config"]["vocab_size"]
+    size = json.loads((lab.base / "config.json").read_text())["text_config"]["vocab_size"]
     subprocess.run([lab.options.tidepool, "train", "tokenizer", "--corpus", lab.corpus[1], "--vocab-size", str(size),
-                    "--out", MODEL / "tokenizer.json"], check=True)
+                    "--out", lab.base / "tokenizer.json"], check=True)
 
 
 # Tables: a head and rows.

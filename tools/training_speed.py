@@ -6,7 +6,7 @@
 Each cell is the median over --steps steps of a fresh model, the first two left out. "GFLOP/s" counts the arithmetic of
 matrix products alone, as the config says it, forward and twice that going back, without the optimiser's; "of the peak"
 is its share of what the processor's multiply-adds reach in `tidepool bench kernels --only train_gemm`, in the format
-that training multiplies in there. docs/pocket.md shows what came of it.
+that training multiplies in there.
 """
 
 import argparse
