@@ -12,9 +12,9 @@ namespace tidepool {
 
 namespace {
 
-/// Matrices are orthogonalised together up to about this many values: enough for small ones to fill all threads, and
-/// few enough for what ten steps work on, three times as much, to stay in second-level caches.
-constexpr size_t kBatchValues = size_t{1} << 18U;
+/// Matrices are orthogonalised together up to about this many values a thread: enough for small ones to fill all
+/// threads, and few enough for what ten steps work on, three times as much, to stay in second-level caches.
+constexpr size_t kBatchValues = size_t{1} << 15U;
 
 size_t count_of(const Value<float>& value) {
   return value.rows() * value.cols();
@@ -138,13 +138,14 @@ void Optimizer::apply(const Slot& slot, Span2d<const float> update, double rate,
 }
 
 void Optimizer::step_muon(double rate) {
+  const size_t batch_values = kBatchValues * pool_.thread_count();
   const auto is_muon = [](const Slot& slot) {
     return slot.rule == UpdateRule::kMuon || slot.rule == UpdateRule::kMuonHeads;
   };
   for (size_t first = 0; first < slots_.size();) {
     size_t end = first;
     size_t values = 0;
-    for (; end < slots_.size() && (values == 0 || values < kBatchValues); ++end) {
+    for (; end < slots_.size() && (values == 0 || values < batch_values); ++end) {
       if (is_muon(slots_[end])) values += count_of(slots_[end].parameter->value);
     }
     auto* const memory = reinterpret_cast<float*>(updates_.take(values * sizeof(float)));
