@@ -4,11 +4,18 @@
 
 #include <map>
 
+#include "base/temp_folder.h"
 #include "model/engram.h"
 #include "model/golden_test_support.h"
 #include "model/model.h"
+#include "text/engram_token_map.h"
+#include "text/tokenizer.h"
 #include "train/engram.h"
+#include "train/export.h"
 #include "train/gradient_check.h"
+#include "train/initial_values.h"
+#include "train/matmul.h"
+#include "train/model.h"
 #include "train/moe.h"
 
 namespace tidepool {
@@ -28,6 +35,33 @@ class LayerCollector final : public Probe {
   std::map<std::string, std::vector<float>> tensors;
 };
 
+/// Logits of every row, as training computes them with all roundings of inference.
+std::vector<float> trained_logits(const ModelConfig& config, const ParameterSet<float>& parameters,
+                                  std::span<const int32_t> token_map, std::span<const InputToken> tokens) {
+  TrainingModel<float> model(config, {token_map.begin(), token_map.end()}, parameters);
+  ThreadPool pool(2);
+  Tape<float> tape(pool, Tape<float>::Mode::kForward);
+  TokenBatch batch;
+  batch.segments = {{0, tokens.size(), 0}};
+  for (const InputToken& token : tokens)
+    batch.ids.push_back(token.id);
+  batch.targets.resize(tokens.size());
+  batch.weights.resize(tokens.size());
+  const BackbonePass<float> pass = model.run(tape, batch, {.qat = kFullQat});
+  const Value<float>& head = parameters.get("head.weight").value;
+  std::vector<float> logits(tokens.size() * head.rows());
+  matmul(tape, {pass.hidden.data, transposed(head.data), {logits.data(), tokens.size(), head.rows()}});
+  return logits;
+}
+
+/// A value that crosses a step of a grid, or a choice that flips, moves a row by some half per cent (the golden
+/// README's bounds for binary32 activations on all grids).
+void expect_equal_logits(std::span<const float> actual, std::span<const float> expected, size_t rows) {
+  const std::vector<double> errors = golden::row_errors(actual, expected, rows);
+  EXPECT_LE(golden::quantile(errors, 0.5), 0.01);
+  EXPECT_LE(golden::quantile(errors, 1.0), 0.1);
+}
+
 /// One pass of the engine over a golden prompt, all layers over all rows, in binary32 throughout.
 class EngineEquality : public testing::Test {
  protected:
@@ -37,7 +71,9 @@ class EngineEquality : public testing::Test {
     Arena arena;
     SequenceState state = model_.new_sequence();
     const ForwardRequest request{&state, tokens_, 0, tokens_.size()};
-    (void)forward(model_, {pool_, kernels::reference_kernels()}, arena, {&request, 1}, &engine_);
+    const Span2d<const float> logits =
+        forward(model_, {pool_, kernels::reference_kernels()}, arena, {&request, 1}, &engine_);
+    logits_.assign(logits.data, logits.data + logits.rows * logits.cols);
   }
   static ModelOptions hp() {
     ModelOptions options;
@@ -64,6 +100,7 @@ class EngineEquality : public testing::Test {
   ThreadPool pool_;
   std::vector<InputToken> tokens_;
   LayerCollector engine_;
+  std::vector<float> logits_;  ///< the engine's, of every row
 };
 
 TEST_F(EngineEquality, MixtureOfExpertsOnGoldenWeights) {
@@ -90,6 +127,37 @@ TEST_F(EngineEquality, EngramOnGoldenWeights) {
                hash_rows(*model_.engram_hash(), slot, tokens_, samples), stream.value(), model_.norm_eps());
     expect_rows(y, recorded("engram_out", layer));
   }
+}
+
+TEST_F(EngineEquality, LogitsOnGoldenWeights) {
+  expect_equal_logits(trained_logits(model_.config(), parameters_, golden::token_map(), tokens_), logits_,
+                      tokens_.size());
+}
+
+/// What training rounds in a pass is what its export holds: masters of no grid, written as a released folder, read and
+/// run by the engine.
+TEST(EngineOfAnExport, LogitsOfFreshMasters) {
+  const std::string source = TIDEPOOL_SOURCE_DIR "/models/ablations";
+  const ModelConfig config = load_config(source + "/config.json");
+  ParameterSet<float> parameters(config);
+  initialise(parameters, config, 1);
+  const TempFolder folder;
+  export_model({config, source + "/tokenizer.json", folder.path()}, parameters);
+  const std::vector<int32_t> token_map =
+      make_engram_token_map(Tokenizer::load(folder.path() / "tokenizer.json")).compressed_ids;
+  ModelOptions options;
+  options.numerics = kHpNumerics;
+  const Model model(Checkpoint::open(folder.path()), token_map, options);
+  std::vector<InputToken> tokens(96);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i].id = static_cast<int32_t>(i * i * 31 % static_cast<size_t>(config.vocab_size));
+  ThreadPool pool(2);
+  Arena arena;
+  SequenceState state = model.new_sequence();
+  const ForwardRequest request{&state, tokens, 0, tokens.size()};
+  const Span2d<const float> logits = forward(model, {pool, kernels::reference_kernels()}, arena, {&request, 1});
+  expect_equal_logits(trained_logits(config, parameters, token_map, tokens), {logits.data, logits.rows * logits.cols},
+                      tokens.size());
 }
 
 }  // namespace
