@@ -22,6 +22,7 @@ import ablations
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LEFT_OUT = 2
+SHORT = 100  # tokens of a sample of a task that is not asked for lengths
 
 
 def call(options, threads, *arguments):
@@ -54,12 +55,16 @@ def train(options, stage, threads):
 
 
 def flop_per_token(config, stage):
-    """Of products, forward and back, at the mean length of the stage's samples or a batch's."""
-    lengths = [part.get("length", stage["batch_rows"]) for part in stage["mixture"]]
-    mean = statistics.fmean(max(length) if isinstance(length, list) else length for length in lengths)
+    """Of products, forward and back, of the mean token: parts by weight, which is their share of tokens."""
     text = dict(config["text_config"], sliding_window=stage.get("sliding_window", config["text_config"]["sliding_window"]))
     head = 2 * text["hidden_size"] * text["vocab_size"]
-    return 3 * (ablations.prefill_flop_per_token(text, int(mean), True) + head)
+    total = 0
+    for part in stage["mixture"]:
+        length = part.get("length", SHORT)
+        # Lengths of all scales equally often: a token's sample has, in the mean, half of least and most together.
+        mean = int(statistics.fmean(length)) if isinstance(length, list) else length
+        total += part["weight"] * ablations.prefill_flop_per_token(text, mean, True)
+    return 3 * (total / sum(part["weight"] for part in stage["mixture"]) + head)
 
 
 def main():
