@@ -8,6 +8,7 @@
 #include "formats/matrix.h"
 #include "formats/row_format.h"
 #include "kernels/top_k.h"
+#include "kv/kv_layout.h"
 #include "model/hyper_connection.h"
 
 namespace tidepool::bench {
@@ -182,15 +183,19 @@ Result index_scan_1m(const Workbench& bench) {
   scratch.reserve(bench.pool.thread_count());
   for (size_t i = 0; i < bench.pool.thread_count(); ++i)
     scratch.emplace_back(kernels::index_scratch_floats(kWidth));
+  // As they lie in the cache: in blocks.
+  std::vector<kernels::KeyRun> runs;
+  for (size_t key = 0; key < kContext; key += kBlockTokens)
+    runs.push_back({keys.data() + key * key_bytes, kBlockTokens});
   const auto once = [&] {
     bench.pool.run(kContext / kPart, [&](size_t part, size_t worker) {
       bench.table.index_scores({.q = q.data(),
                                 .weights = q.data(),
                                 .heads = kHeads,
                                 .width = kWidth,
-                                .keys = keys.data() + part * kPart * key_bytes,
+                                .runs = runs.data() + part * (kPart / kBlockTokens),
+                                .run_count = kPart / kBlockTokens,
                                 .key_stride = key_bytes,
-                                .count = kPart,
                                 .format = RowFormat::kFp4Block32,
                                 .round = true,
                                 .scores = scores.data() + part * kPart,

@@ -248,8 +248,9 @@ class MaskedRun {
     std::vector<float> scratch(kernels::index_scratch_floats(config.index_head_dim));
     for (size_t entry = 0; entry < visible; ++entry) {
       const Bytes& key = global_[plan.kv_slot].keys.at(static_cast<int64_t>(entry));
-      math_.kernels().index_scores({q.data(), weights.data(), config.index_heads, config.index_head_dim, key.data(),
-                                    key.size(), 1, source.key_format, true, &scores[entry], scratch.data()});
+      const kernels::KeyRun run = {key.data(), 1};
+      math_.kernels().index_scores({q.data(), weights.data(), config.index_heads, config.index_head_dim, &run, 1,
+                                    key.size(), source.key_format, true, &scores[entry], scratch.data()});
     }
     if (plan.makes_candidates) pools_[position] = pool_of(scores);
     if (plan.uses_candidates && pools_.at(position)) {

@@ -304,21 +304,40 @@ struct Index {
   }
 };
 
-std::vector<float> score(const KernelTable& table, const Index& index, size_t count, bool round) {
+/// The first `count` keys, in runs of these lengths over and over.
+std::vector<KeyRun> runs_of(const Index& index, size_t count, std::span<const size_t> lengths) {
+  std::vector<KeyRun> runs;
+  for (size_t first = 0; first < count;) {
+    const size_t length = std::min(count - first, lengths[runs.size() % lengths.size()]);
+    runs.push_back({index.keys.data() + first * index.stride, length});
+    first += length;
+  }
+  return runs;
+}
+
+std::vector<float> score(const KernelTable& table, const Index& index, std::span<const KeyRun> runs, bool round) {
+  size_t count = 0;
+  for (const KeyRun& run : runs)
+    count += run.count;
   std::vector<float> scores(count, -5.0F);
   std::vector<float> scratch(index_scratch_floats(index.width));
   table.index_scores({.q = index.q.data(),
                       .weights = index.weights.data(),
                       .heads = index.heads,
                       .width = index.width,
-                      .keys = index.keys.data(),
+                      .runs = runs.data(),
+                      .run_count = runs.size(),
                       .key_stride = index.stride,
-                      .count = count,
                       .format = index.format,
                       .round = round,
                       .scores = scores.data(),
                       .scratch = scratch.data()});
   return scores;
+}
+
+std::vector<float> score(const KernelTable& table, const Index& index, size_t count, bool round) {
+  const KeyRun run = {index.keys.data(), count};
+  return score(table, index, {&run, 1}, round);
 }
 
 TEST_P(IndexScores, AgreeWithTheReference) {
@@ -392,6 +411,22 @@ TEST_P(IndexScores, AScoreDoesNotDependOnItsNeighbours) {
     Index one = index;
     one.keys.erase(one.keys.begin(), one.keys.begin() + static_cast<ptrdiff_t>(j * index.stride));
     ASSERT_TRUE(same_bits(score(table(), one, 1, true)[0], all[j])) << j;
+  }
+}
+
+/// Runs of none, of one, of a block of candidates, of more than are scored at a time.
+TEST_P(IndexScores, AScoreDoesNotDependOnTheRunsThatKeysLieIn) {
+  Random random(6);
+  const Index index(random, 32, 128, 333, RowFormat::kFp4Block32, 4);
+  for (const bool round : {false, true}) {
+    const std::vector<float> all = score(table(), index, 333, round);
+    for (const std::vector<size_t>& lengths :
+         std::vector<std::vector<size_t>>{{1}, {8}, {0, 3, 0, 0, 29}, {31, 33}, {128}, {0, 333}}) {
+      const std::vector<float> in_runs = score(table(), index, runs_of(index, 333, lengths), round);
+      ASSERT_EQ(in_runs.size(), all.size());
+      for (size_t j = 0; j < all.size(); ++j)
+        ASSERT_TRUE(same_bits(in_runs[j], all[j])) << j << " in runs of " << lengths.front();
+    }
   }
 }
 

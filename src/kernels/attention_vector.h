@@ -311,6 +311,36 @@ inline constexpr size_t kKeyVectors = 2;
 inline constexpr size_t kKeys = kKeyVectors * kLanes;
 static_assert(kKeys <= kIndexKeys);
 
+/// Goes through the keys of all runs; behind the last one it stays there.
+class KeyCursor {
+ public:
+  explicit KeyCursor(const IndexScoreArgs& args)
+      : run_(args.runs), end_(args.runs + args.run_count), stride_(args.key_stride) {}
+
+  TIDEPOOL_INLINE const std::byte* next() {
+    while (run_ != end_ && used_ == run_->count) {
+      ++run_;
+      used_ = 0;
+    }
+    if (run_ != end_) key_ = run_->keys + used_++ * stride_;
+    return key_;
+  }
+
+ private:
+  const KeyRun* run_;
+  const KeyRun* end_;
+  size_t stride_;
+  size_t used_ = 0;  ///< keys of the run
+  const std::byte* key_ = nullptr;
+};
+
+inline size_t key_count(const IndexScoreArgs& args) {
+  size_t count = 0;
+  for (size_t run = 0; run < args.run_count; ++run)
+    count += args.runs[run].count;
+  return count;
+}
+
 /// kLanes index keys, one to a lane: keys[i * kKeys] is column i of all of them.
 template <int... kNibble>
 TIDEPOOL_INLINE void store_nibbles(Vec::Nibbles nibbles, Vec::F scale, float* keys) {
@@ -376,12 +406,13 @@ TIDEPOOL_INLINE void add_heads(const IndexScoreArgs& args, size_t first_head, Ve
 
 inline void index_scores_rows(const IndexScoreArgs& args) {
   constexpr size_t kHeads = 8;
-  for (size_t j = 0; j < args.count; j += kKeys) {
+  const size_t count = key_count(args);
+  KeyCursor cursor(args);
+  for (size_t j = 0; j < count; j += kKeys) {
     for (size_t v = 0; v < kKeyVectors; ++v) {
-      // Past the end the last key is repeated.
       const std::byte* key[kLanes];
-      for (size_t l = 0; l < kLanes; ++l)
-        key[l] = args.keys + smaller(j + v * kLanes + l, args.count - 1) * args.key_stride;
+      for (const std::byte*& one : key)
+        one = cursor.next();
       transpose_keys(args.format, key, args.width, args.scratch + v * kLanes);
     }
     Vec::F score[kKeyVectors] = {Vec::zero(), Vec::zero()};
@@ -390,9 +421,9 @@ inline void index_scores_rows(const IndexScoreArgs& args) {
       add_heads(args, h, score, std::make_index_sequence<kHeads>());
     for (; h < args.heads; ++h)
       add_heads(args, h, score, std::make_index_sequence<1>());
-    for (size_t v = 0; v < kKeyVectors && j + v * kLanes < args.count; ++v) {
+    for (size_t v = 0; v < kKeyVectors && j + v * kLanes < count; ++v) {
       const size_t first = j + v * kLanes;
-      Vec::store(args.scores + first, args.round ? bf16_rounded(score[v]) : score[v], args.count - first);
+      Vec::store(args.scores + first, args.round ? bf16_rounded(score[v]) : score[v], count - first);
     }
   }
 }

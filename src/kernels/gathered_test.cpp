@@ -219,14 +219,15 @@ TEST(Gathered, PanelScoresAreTheBitsOfTheEnginesReference) {
     }
     std::vector<float> expected(kRows * kKeys);
     std::vector<float> scratch(index_scratch_floats(kWidth));
+    const KeyRun run = {keys.data(), kKeys};
     for (size_t row = 0; row < kRows; ++row) {
       reference_kernels().index_scores({.q = q.data() + row * heads * kWidth,
                                         .weights = weights.data() + row * heads,
                                         .heads = heads,
                                         .width = kWidth,
-                                        .keys = keys.data(),
+                                        .runs = &run,
+                                        .run_count = 1,
                                         .key_stride = bytes,
-                                        .count = kKeys,
                                         .scores = expected.data() + row * kKeys,
                                         .scratch = scratch.data()});
     }

@@ -174,14 +174,15 @@ TEST_P(GoldenKernels, IndexScores) {
     for (const bool round : {false, true}) {
       std::vector<float> scores(size_t{5} * 24);
       std::vector<float> scratch(index_scratch_floats(32));
+      const KeyRun run = {keys.data(), 24};
       for (size_t t = 0; t < 5; ++t) {
         table().index_scores({.q = q.data() + t * 256,
                               .weights = w.data() + t * 8,
                               .heads = 8,
                               .width = 32,
-                              .keys = keys.data(),
+                              .runs = &run,
+                              .run_count = 1,
                               .key_stride = stride,
-                              .count = 24,
                               .format = format,
                               .round = round,
                               .scores = scores.data() + t * 24,

@@ -121,18 +121,17 @@ struct IntegerKeys {
   Vec::F* scales;    ///< [blocks, kKeyVectors]
 };
 
-void convert_keys(const IndexScoreArgs& args, size_t first, const IntegerKeys& keys) {
+void convert_keys(KeyCursor& cursor, size_t width, const IntegerKeys& keys) {
   for (size_t v = 0; v < kKeyVectors; ++v) {
-    // Past the end the last key is repeated.
     const std::byte* key[kLanes];
-    for (size_t l = 0; l < kLanes; ++l)
-      key[l] = args.keys + smaller(first + v * kLanes + l, args.count - 1) * args.key_stride;
-    for (size_t b = 0; b < args.width / kBlock; ++b) {
+    for (const std::byte*& one : key)
+      one = cursor.next();
+    for (size_t b = 0; b < width / kBlock; ++b) {
       __m512i columns[kBlockDwords];
       load_keys(key, b, columns);
       for (size_t d = 0; d < kBlockDwords; ++d)
         _mm512_store_si512(keys.columns + (b * kBlockDwords + d) * kKeyVectors + v, columns[d]);
-      keys.scales[b * kKeyVectors + v] = load_scales(key, args.width, b);
+      keys.scales[b * kKeyVectors + v] = load_scales(key, width, b);
     }
   }
 }
@@ -211,13 +210,15 @@ bool try_scores_in_integers(const IndexScoreArgs& args) {
   q.start = q.columns + blocks * kBlockDwords * heads;
   q.scale = reinterpret_cast<float*>(q.start + blocks * heads);
   if (!convert_queries(args, q)) return false;
-  for (size_t j = 0; j < args.count; j += kKeys) {
-    convert_keys(args, j, keys);
+  const size_t count = key_count(args);
+  KeyCursor cursor(args);
+  for (size_t j = 0; j < count; j += kKeys) {
+    convert_keys(cursor, args.width, keys);
     Vec::F score[kKeyVectors] = {Vec::zero(), Vec::zero()};
     score_keys(args, q, keys, score);
-    for (size_t v = 0; v < kKeyVectors && j + v * kLanes < args.count; ++v) {
+    for (size_t v = 0; v < kKeyVectors && j + v * kLanes < count; ++v) {
       const size_t first = j + v * kLanes;
-      Vec::store(args.scores + first, args.round ? bf16_rounded(score[v]) : score[v], args.count - first);
+      Vec::store(args.scores + first, args.round ? bf16_rounded(score[v]) : score[v], count - first);
     }
   }
   return true;

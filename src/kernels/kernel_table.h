@@ -125,7 +125,13 @@ struct DensePackArgs {
   std::byte* packed_values = nullptr;
 };
 
-/// Scores of one query against `count` keys that lie one after the other, `key_stride` bytes apart:
+/// Keys that lie one after the other.
+struct KeyRun {
+  const std::byte* keys = nullptr;
+  size_t count = 0;
+};
+
+/// Scores of one query against the keys of all runs, in which they lie `key_stride` bytes apart:
 ///   score[j] = sum_h weight[h] * relu(q[h] . key[j]), heads in ascending order. (docs/model.md 2.4)
 /// q [heads, width] already on the FP4 grid. `round` rounds to bfloat16 the relu, each product and the sum, as the
 /// official reference does; the sum itself runs in binary32.
@@ -134,12 +140,12 @@ struct IndexScoreArgs {
   const float* weights = nullptr;
   size_t heads = 0;
   size_t width = 0;
-  const std::byte* keys = nullptr;
+  const KeyRun* runs = nullptr;
+  size_t run_count = 0;
   size_t key_stride = 0;
-  size_t count = 0;
   RowFormat format = RowFormat::kFp4Block32;
   bool round = false;
-  float* scores = nullptr;
+  float* scores = nullptr;   ///< of the keys of all runs, in their order
   float* scratch = nullptr;  ///< index_scratch_floats(width)
 };
 /// Keys that lie decoded in the scratch at a time, at most.

@@ -339,8 +339,8 @@ void check_attention(Source& source) {
   }
 }
 
-std::vector<float> score(const KernelTable& table, IndexScoreArgs args) {
-  std::vector<float> scores(args.count);
+std::vector<float> score(const KernelTable& table, IndexScoreArgs args, size_t count) {
+  std::vector<float> scores(count);
   std::vector<float> scratch(index_scratch_floats(args.width));
   args.scores = scores.data();
   args.scratch = scratch.data();
@@ -367,13 +367,20 @@ void check_index_scores(Source& source) {
   std::vector<std::byte> packed;
   for (const std::vector<std::byte>& key : keys.storage)
     packed.insert(packed.end(), key.begin(), key.end());
+  std::vector<KeyRun> runs;
+  for (size_t first = 0; first < count;) {
+    if (source.below(4) == 0) runs.push_back({packed.data(), 0});
+    const size_t length = std::min<size_t>(count - first, 1 + source.below(40));
+    runs.push_back({packed.data() + first * stride, length});
+    first += length;
+  }
   const IndexScoreArgs args = {.q = q.data(),
                                .weights = weights.data(),
                                .heads = heads,
                                .width = width,
-                               .keys = packed.data(),
+                               .runs = runs.data(),
+                               .run_count = runs.size(),
                                .key_stride = stride,
-                               .count = count,
                                .format = format,
                                .round = round};
   float weight_sum = 0;
@@ -383,9 +390,9 @@ void check_index_scores(Source& source) {
   // other side of a boundary, which is two units each.
   const float unit_count = 2 * static_cast<float>(width + heads + 4);
   const float tolerance = weight_sum * magnitudes_of(keys, q).score * (unit_count * kUnit + (round ? 6 * 0x1p-9F : 0));
-  const std::vector<float> expected = score(reference_kernels(), args);
+  const std::vector<float> expected = score(reference_kernels(), args, count);
   for (const KernelTable* table : available_kernels()) {
-    const std::vector<float> actual = score(*table, args);
+    const std::vector<float> actual = score(*table, args, count);
     for (size_t j = 0; j < count; ++j)
       check_close(actual[j], expected[j], tolerance);
   }

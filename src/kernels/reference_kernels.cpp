@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "formats/bf16.h"
 #include "formats/fp4.h"
@@ -165,18 +166,25 @@ void sparse_attention(const AttentionArgs& args) noexcept {
   }
 }
 
+float score_key(const IndexScoreArgs& args, const float* key) {
+  float score = 0;
+  for (size_t h = 0; h < args.heads; ++h) {
+    const float product = dot(args.q + h * args.width, key, args.width);
+    const float relu = product <= 0 ? 0.0F : product;  // a NaN stays one
+    score += args.round ? tidepool::round_bf16(tidepool::round_bf16(relu) * args.weights[h]) : relu * args.weights[h];
+  }
+  return args.round ? tidepool::round_bf16(score) : score;
+}
+
 void index_scores(const IndexScoreArgs& args) noexcept {
   const size_t bytes = row_bytes(args.format, args.width);
   float* key = args.scratch;
-  for (size_t j = 0; j < args.count; ++j) {
-    unpack_row(args.format, {args.keys + j * args.key_stride, bytes}, {key, args.width});
-    float score = 0;
-    for (size_t h = 0; h < args.heads; ++h) {
-      const float product = dot(args.q + h * args.width, key, args.width);
-      const float relu = product <= 0 ? 0.0F : product;  // a NaN stays one
-      score += args.round ? tidepool::round_bf16(tidepool::round_bf16(relu) * args.weights[h]) : relu * args.weights[h];
+  float* out = args.scores;
+  for (const KeyRun& run : std::span(args.runs, args.run_count)) {
+    for (size_t j = 0; j < run.count; ++j) {
+      unpack_row(args.format, {run.keys + j * args.key_stride, bytes}, {key, args.width});
+      *out++ = score_key(args, key);
     }
-    args.scores[j] = args.round ? tidepool::round_bf16(score) : score;
   }
 }
 

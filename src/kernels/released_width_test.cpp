@@ -98,13 +98,14 @@ TEST_P(ReleasedWidth, IndexScoresOfThousandsOfKeysAgreeWithTheReference) {
   const auto score = [&](const KernelTable& kernels) {
     std::vector<float> scores(kCount);
     std::vector<float> scratch(index_scratch_floats(kWidth));
+    const KeyRun run = {keys.data(), kCount};
     kernels.index_scores({.q = q.data(),
                           .weights = weights.data(),
                           .heads = kHeads,
                           .width = kWidth,
-                          .keys = keys.data(),
+                          .runs = &run,
+                          .run_count = 1,
                           .key_stride = key_bytes,
-                          .count = kCount,
                           .format = RowFormat::kFp4Block32,
                           .scores = scores.data(),
                           .scratch = scratch.data()});

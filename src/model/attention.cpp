@@ -193,9 +193,7 @@ void attend(const Attention& attention, ForwardPass& pass, Span2d<const float> x
   const Angles angles = layer_angles(attention, pass);
 
   const Span2d<float> x_grid = arena.matrix(pass.rows, x.cols);
-  for (size_t row = 0; row < pass.rows; ++row)
-    std::ranges::copy(x.row(row), x_grid.row(row).begin());
-  math.quantise_rows(x_grid);
+  math.quantise_rows(x, x_grid);
 
   const Span2d<float> query_latent = arena.matrix(pass.rows, weights.wq_a.out);
   const Span2d<float> kv = arena.matrix(pass.rows, attention.config.head_dim);

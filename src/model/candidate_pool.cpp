@@ -8,7 +8,8 @@
 namespace tidepool {
 
 int32_t choose_candidate_blocks(const CandidatePoolConfig& config, std::span<const float> scores,
-                                std::span<uint32_t> blocks, std::vector<float>& scratch) {
+                                std::span<uint32_t> blocks, std::vector<float>& scratch,
+                                const kernels::KernelTable& kernels) {
   const auto size = static_cast<size_t>(config.block_size);
   const size_t block_count = (scores.size() + size - 1) / size;
   if (block_count <= static_cast<size_t>(config.blocks_max)) return -1;
@@ -19,7 +20,7 @@ int32_t choose_candidate_blocks(const CandidatePoolConfig& config, std::span<con
     maxima[block] = *std::ranges::max_element(members);
   }
   maxima.back() = std::numeric_limits<float>::infinity();
-  return static_cast<int32_t>(kernels::select_top_k(maxima, static_cast<size_t>(config.blocks_max), blocks));
+  return static_cast<int32_t>(kernels::select_top_k(maxima, static_cast<size_t>(config.blocks_max), blocks, kernels));
 }
 
 }  // namespace tidepool

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -23,11 +24,21 @@ struct Queries {
 struct Workspace {
   std::span<float> scores;  ///< of every visible entry, or of the candidates one after the other
   std::span<float> kernel;  ///< of the score kernel
+  std::vector<kernels::KeyRun> runs;
   std::vector<float> blocks;
 };
 
 int64_t visible_entries(const ForwardPass& pass, size_t row, int64_t ratio) {
   return (pass.position(row) + 1) / ratio;
+}
+
+/// Whether the row may choose among the blocks of a candidate pool only.
+bool has_candidates(const Indexer& indexer, const ForwardPass& pass, size_t row) {
+  return indexer.plan.uses_candidates && pass.candidates.count[row] >= 0;
+}
+
+std::span<const uint32_t> candidate_blocks(const ForwardPass& pass, size_t row) {
+  return pass.candidates.blocks.row(row).first(static_cast<size_t>(pass.candidates.count[row]));
 }
 
 Queries make_queries(const Indexer& indexer, const ForwardPass& pass, Span2d<const float> query_latent,
@@ -60,30 +71,49 @@ Queries make_queries(const Indexer& indexer, const ForwardPass& pass, Span2d<con
   return queries;
 }
 
-/// Scores of entries [begin, begin + out.size()).
-void score_run(const Indexer& indexer, const ForwardPass& pass, const Queries& queries, size_t row, int64_t begin,
-               std::span<float> out, std::span<float> scratch) {
+/// Adds where the keys of entries [begin, end) lie.
+void add_runs(const Indexer& indexer, const ForwardPass& pass, size_t row, int64_t begin, int64_t end,
+              std::vector<kernels::KeyRun>& runs) {
   const SequenceState& state = *pass.segment(row).state;
-  const KvSource& source = state.layout().sources[indexer.plan.kv_slot];
-  size_t done = 0;
-  while (done < out.size()) {
-    const auto run = state.key_run(indexer.plan.kv_slot, begin + static_cast<int64_t>(done),
-                                   static_cast<int64_t>(out.size() - done));
-    kernels::IndexScoreArgs args;
-    args.q = queries.q.row(row).data();
-    args.weights = queries.weights.row(row).data();
-    args.heads = indexer.heads;
-    args.width = indexer.width;
-    args.keys = run.keys;
-    args.key_stride = source.key_bytes;
-    args.count = static_cast<size_t>(run.count);
-    args.format = source.key_format;
-    args.round = indexer.math.numerics().round_to_bf16;
-    args.scores = out.data() + done;
-    args.scratch = scratch.data();
-    indexer.math.kernels().index_scores(args);
-    done += static_cast<size_t>(run.count);
+  while (begin < end) {
+    const auto run = state.key_run(indexer.plan.kv_slot, begin, end - begin);
+    runs.push_back({run.keys, static_cast<size_t>(run.count)});
+    begin += run.count;
   }
+}
+
+/// Where the keys lie that the row is scored against: those of its candidate blocks, or of every visible entry.
+void find_runs(const Indexer& indexer, const ForwardPass& pass, size_t row, std::vector<kernels::KeyRun>& runs) {
+  runs.clear();
+  const int64_t visible = visible_entries(pass, row, indexer.plan.ratio);
+  if (!has_candidates(indexer, pass, row)) return add_runs(indexer, pass, row, 0, visible, runs);
+  const int64_t size = indexer.candidates.block_size;
+  for (const uint32_t block : candidate_blocks(pass, row))
+    add_runs(indexer, pass, row, block * size, std::min((block + 1) * size, visible), runs);
+}
+
+size_t key_count(std::span<const kernels::KeyRun> runs) {
+  return std::transform_reduce(runs.begin(), runs.end(), size_t{0}, std::plus<>(),
+                               [](const kernels::KeyRun& run) { return run.count; });
+}
+
+/// Scores of the keys of all runs, one after the other.
+void score_runs(const Indexer& indexer, const ForwardPass& pass, const Queries& queries, size_t row,
+                std::span<const kernels::KeyRun> runs, float* scores, std::span<float> scratch) {
+  const KvSource& source = pass.segment(row).state->layout().sources[indexer.plan.kv_slot];
+  kernels::IndexScoreArgs args;
+  args.q = queries.q.row(row).data();
+  args.weights = queries.weights.row(row).data();
+  args.heads = indexer.heads;
+  args.width = indexer.width;
+  args.runs = runs.data();
+  args.run_count = runs.size();
+  args.key_stride = source.key_bytes;
+  args.format = source.key_format;
+  args.round = indexer.math.numerics().round_to_bf16;
+  args.scores = scores;
+  args.scratch = scratch.data();
+  indexer.math.kernels().index_scores(args);
 }
 
 void select_all(ForwardPass& pass, size_t row, int64_t visible) {
@@ -92,35 +122,23 @@ void select_all(ForwardPass& pass, size_t row, int64_t visible) {
   pass.selection.count[row] = static_cast<int32_t>(visible);
 }
 
-/// Scores the entries of the row's candidate blocks, one after the other, and turns the chosen places back into
-/// entries.
-void select_from_candidates(const Indexer& indexer, ForwardPass& pass, const Queries& queries, size_t row,
-                            Workspace& work) {
-  const int64_t visible = visible_entries(pass, row, indexer.plan.ratio);
-  const int64_t size = indexer.candidates.block_size;
-  const std::span<const uint32_t> blocks =
-      pass.candidates.blocks.row(row).first(static_cast<size_t>(pass.candidates.count[row]));
-  size_t count = 0;
-  for (const uint32_t block : blocks) {
-    const int64_t begin = block * size;
-    const auto members = static_cast<size_t>(std::min(size, visible - begin));
-    score_run(indexer, pass, queries, row, begin, work.scores.subspan(count, members), work.kernel);
-    count += members;
-  }
-  const std::span<uint32_t> chosen = pass.selection.entries.row(row);
-  const size_t kept = kernels::select_top_k(work.scores.first(count), indexer.topk, chosen, indexer.math.kernels());
-  // All blocks but the last are full, so a place maps back by division.
-  const auto block_size = static_cast<uint32_t>(size);
-  for (uint32_t& place : chosen.first(kept))
-    place = blocks[place / block_size] * block_size + place % block_size;
+/// The row's selection are the `kept` chosen places among the scores.
+void keep_chosen(const Indexer& indexer, ForwardPass& pass, size_t row, size_t kept) {
   pass.selection.count[row] = static_cast<int32_t>(kept);
+  if (!has_candidates(indexer, pass, row)) return;
+  // Scores were those of candidate blocks one after the other. All blocks but the last are full, so a place maps back
+  // by division.
+  const std::span<const uint32_t> blocks = candidate_blocks(pass, row);
+  const auto block_size = static_cast<uint32_t>(indexer.candidates.block_size);
+  for (uint32_t& place : pass.selection.entries.row(row).first(kept))
+    place = blocks[place / block_size] * block_size + place % block_size;
 }
 
 void make_candidates(const Indexer& indexer, ForwardPass& pass, size_t row, std::span<const float> scores,
                      Workspace& work) {
   if (!indexer.plan.makes_candidates) return;
-  pass.candidates.count[row] =
-      choose_candidate_blocks(indexer.candidates, scores, pass.candidates.blocks.row(row), work.blocks);
+  pass.candidates.count[row] = choose_candidate_blocks(indexer.candidates, scores, pass.candidates.blocks.row(row),
+                                                       work.blocks, indexer.math.kernels());
 }
 
 /// Everything visible fits into the selection, and no candidate pool is to be made or kept to.
@@ -128,20 +146,40 @@ bool is_trivial(const Indexer& indexer, const ForwardPass& pass, size_t row) {
   const int64_t visible = visible_entries(pass, row, indexer.plan.ratio);
   const CandidatePoolConfig& pool = indexer.candidates;
   const bool makes_pool = indexer.plan.makes_candidates && visible > pool.blocks_max * pool.block_size;
-  const bool has_pool = indexer.plan.uses_candidates && pass.candidates.count[row] >= 0;
-  return visible <= static_cast<int64_t>(indexer.topk) && !makes_pool && !has_pool;
+  return visible <= static_cast<int64_t>(indexer.topk) && !makes_pool && !has_candidates(indexer, pass, row);
 }
 
-/// Rows that need scores over everything visible, when there are fewer rows than threads: all threads share one row.
+/// Runs [begin, end) and where their scores begin.
+struct ScoreJob {
+  size_t begin;
+  size_t end;
+  size_t first_score;
+};
+
+/// Runs in jobs of some thousand keys: some hundred KB of released ones, enough work for one hand-off.
+std::vector<ScoreJob> share_out(std::span<const kernels::KeyRun> runs) {
+  constexpr size_t kKeysPerJob = 4096;
+  std::vector<ScoreJob> jobs;
+  size_t keys = 0;
+  for (size_t run = 0; run < runs.size(); ++run) {
+    if (jobs.empty() || keys - jobs.back().first_score >= kKeysPerJob) jobs.push_back({run, run, keys});
+    jobs.back().end = run + 1;
+    keys += runs[run].count;
+  }
+  return jobs;
+}
+
+/// A row when there are fewer of them than threads: all threads share it.
 void select_row_together(const Indexer& indexer, ForwardPass& pass, const Queries& queries, size_t row,
                          std::span<Workspace> work) {
-  constexpr size_t kEntriesPerJob = 4096;  // 278 KB of released keys: enough work for one hand-off
-  const std::span<float> scores =
-      work.front().scores.first(static_cast<size_t>(visible_entries(pass, row, indexer.plan.ratio)));
-  indexer.math.for_rows((scores.size() + kEntriesPerJob - 1) / kEntriesPerJob, [&](size_t job, size_t worker) {
-    const size_t begin = job * kEntriesPerJob;
-    score_run(indexer, pass, queries, row, static_cast<int64_t>(begin),
-              scores.subspan(begin, std::min(kEntriesPerJob, scores.size() - begin)), work[worker].kernel);
+  std::vector<kernels::KeyRun>& runs = work.front().runs;
+  find_runs(indexer, pass, row, runs);
+  const std::span<float> scores = work.front().scores.first(key_count(runs));
+  const std::vector<ScoreJob> jobs = share_out(runs);
+  indexer.math.for_rows(jobs.size(), [&](size_t index, size_t worker) {
+    const ScoreJob& job = jobs[index];
+    score_runs(indexer, pass, queries, row, std::span(runs).subspan(job.begin, job.end - job.begin),
+               scores.data() + job.first_score, work[worker].kernel);
   });
   make_candidates(indexer, pass, row, scores, work.front());
   const Arena::Scope scope(*pass.arena);
@@ -153,21 +191,17 @@ void select_row_together(const Indexer& indexer, ForwardPass& pass, const Querie
                                              .places = pass.arena->take<uint32_t>(places),
                                              .values = pass.arena->take<float>(places)},
                                             indexer.math.kernels());
-  pass.selection.count[row] = static_cast<int32_t>(kept);
+  keep_chosen(indexer, pass, row, kept);
 }
 
 void select_row_alone(const Indexer& indexer, ForwardPass& pass, const Queries& queries, size_t row, Workspace& work) {
-  if (indexer.plan.uses_candidates && pass.candidates.count[row] >= 0) {
-    select_from_candidates(indexer, pass, queries, row, work);
-    return;
-  }
-  const std::span<float> scores =
-      work.scores.first(static_cast<size_t>(visible_entries(pass, row, indexer.plan.ratio)));
-  score_run(indexer, pass, queries, row, 0, scores, work.kernel);
+  find_runs(indexer, pass, row, work.runs);
+  const std::span<float> scores = work.scores.first(key_count(work.runs));
+  score_runs(indexer, pass, queries, row, work.runs, scores.data(), work.kernel);
   make_candidates(indexer, pass, row, scores, work);
   const size_t kept =
       kernels::select_top_k(scores, indexer.topk, pass.selection.entries.row(row), indexer.math.kernels());
-  pass.selection.count[row] = static_cast<int32_t>(kept);
+  keep_chosen(indexer, pass, row, kept);
 }
 
 std::vector<Workspace> make_workspaces(const Indexer& indexer, const ForwardPass& pass, size_t entries) {
@@ -217,7 +251,9 @@ void record_selection(const Indexer& indexer, const ForwardPass& pass, const Que
   const int64_t position = pass.position(row);
   const std::span<float> scores =
       work.scores.first(static_cast<size_t>(visible_entries(pass, row, indexer.plan.ratio)));
-  score_run(indexer, pass, queries, row, 0, scores, work.kernel);
+  work.runs.clear();
+  add_runs(indexer, pass, row, 0, static_cast<int64_t>(scores.size()), work.runs);
+  score_runs(indexer, pass, queries, row, work.runs, scores.data(), work.kernel);
   pass.probe->record("index_score", layer, position, Span2d<const float>(scores.data(), 1, scores.size()));
 
   const std::vector<int64_t> in_pool = candidate_mask(indexer, pass, row);
@@ -260,8 +296,7 @@ void select_entries(const Indexer& indexer, ForwardPass& pass, Span2d<const floa
   if (scored_rows > 0 || wants_scores) {
     const Queries queries = make_queries(indexer, pass, query_latent, x);
     std::vector<Workspace> work = make_workspaces(indexer, pass, largest);
-    const bool together = scored_rows < indexer.math.workers() && !indexer.plan.uses_candidates;
-    if (together) {
+    if (scored_rows < indexer.math.workers()) {
       for (size_t row = 0; row < pass.rows; ++row) {
         if (!is_trivial(indexer, pass, row)) select_row_together(indexer, pass, queries, row, work);
       }

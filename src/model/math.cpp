@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace tidepool {
@@ -19,9 +21,18 @@ void Math::round(std::span<float> values) const {
 }
 
 void Math::round_rows(Span2d<float> values) const {
-  if (!numerics_.round_to_bf16) return;
-  for (size_t row = 0; row < values.rows; ++row)
-    round(values.row(row));
+  if (!numerics_.round_to_bf16 || values.rows == 0 || values.cols == 0) return;
+  constexpr size_t kPiece = 8192;  // values: a few microseconds of work, more than handing them out takes
+  const size_t width = std::min(values.cols, kPiece);
+  const size_t height = kPiece / width;
+  const size_t across = (values.cols + width - 1) / width;
+  const size_t down = (values.rows + height - 1) / height;
+  for_rows(across * down, [&](size_t piece, size_t) {
+    const size_t col = piece % across * width;
+    const size_t first = piece / across * height;
+    for (size_t row = first; row < std::min(first + height, values.rows); ++row)
+      round(values.row(row).subspan(col, std::min(width, values.cols - col)));
+  });
 }
 
 void Math::quantise(std::span<float> values) const {
@@ -31,6 +42,13 @@ void Math::quantise(std::span<float> values) const {
 void Math::quantise_rows(Span2d<float> values) const {
   if (!numerics_.quantise_activations) return;
   for_rows(values.rows, [&](size_t row, size_t) { quantise(values.row(row)); });
+}
+
+void Math::quantise_rows(Span2d<const float> values, Span2d<float> on_grid) const {
+  for_rows(values.rows, [&](size_t row, size_t) {
+    std::ranges::copy(values.row(row), on_grid.row(row).begin());
+    quantise(on_grid.row(row));
+  });
 }
 
 void Math::linear_unrounded(const MatrixView& weight, Span2d<const float> x, Span2d<float> y) const {

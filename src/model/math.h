@@ -41,6 +41,8 @@ class Math {
   /// The FP8 activation grid in front of an FP8 or FP4 linear, in place. Widths are multiples of 32.
   void quantise(std::span<float> values) const;
   void quantise_rows(Span2d<float> values) const;
+  /// The same, of a copy.
+  void quantise_rows(Span2d<const float> values, Span2d<float> on_grid) const;
 
   /// y = x W^T with binary32 results. Inputs of FP8 and FP4 matrices are on the FP8 grid already where the model wants
   /// that.

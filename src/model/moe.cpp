@@ -34,19 +34,22 @@ ExpertRows route(const Math& math, const MoeConfig& config, const MoeWeights& we
   const Arena::Scope scope(*pass.arena);
   const Span2d<float> scores = pass.arena->matrix(pass.rows, weights.gate.out);
   math.linear_unrounded(weights.gate, x, scores);
-  ExpertRows result(weights.experts.size());
-  std::vector<int32_t> chosen(config.experts_per_token);
-  std::vector<float> chosen_weights(config.experts_per_token);
-  for (size_t row = 0; row < pass.rows; ++row) {
+  const size_t k = config.experts_per_token;
+  const Span2d<int32_t> chosen(pass.arena->take<int32_t>(pass.rows * k).data(), pass.rows, k);
+  const Span2d<float> chosen_weights = pass.arena->matrix(pass.rows, k);
+  const std::span<float> margins = pass.arena->take<float>(pass.rows);
+  math.for_rows(pass.rows, [&](size_t row, size_t) {
     router_scores(scores.row(row));
     const bool is_image =
         weights.bias_vl != nullptr && pass.token(row).is_image && config.image_fault != ImageFault::kTextRouting;
-    const float margin =
-        route_row(config, scores.row(row), is_image ? weights.bias_vl : weights.bias, chosen, chosen_weights);
-    for (size_t i = 0; i < chosen.size(); ++i) {
-      result[static_cast<size_t>(chosen[i])].push_back({row, chosen_weights[i]});
-    }
-    if (pass.probe != nullptr) record_routing(pass, layer, row, chosen, chosen_weights, margin);
+    margins[row] = route_row(config, scores.row(row), is_image ? weights.bias_vl : weights.bias, chosen.row(row),
+                             chosen_weights.row(row));
+  });
+  ExpertRows result(weights.experts.size());
+  for (size_t row = 0; row < pass.rows; ++row) {
+    for (size_t i = 0; i < k; ++i)
+      result[static_cast<size_t>(chosen.at(row, i))].push_back({row, chosen_weights.at(row, i)});
+    if (pass.probe != nullptr) record_routing(pass, layer, row, chosen.row(row), chosen_weights.row(row), margins[row]);
   }
   return result;
 }
@@ -177,19 +180,20 @@ void mixture_of_experts(const Math& math, const MoeConfig& config, const MoeWeig
   const ExpertRows rows_of = route(math, config, weights, layer, pass, x);
   const Arena::Scope scope(arena);
   const Span2d<float> grid = arena.matrix(x.rows, x.cols);  // shared by all experts
-  for (size_t row = 0; row < x.rows; ++row)
-    std::ranges::copy(x.row(row), grid.row(row).begin());
-  math.quantise_rows(grid);
+  math.quantise_rows(x, grid);
 
   std::vector<ExpertTask> tasks;
+  std::vector<Span2d<float>> gathered;
   for (size_t expert = 0; expert < rows_of.size(); ++expert) {
     const std::vector<Assignment>& rows = rows_of[expert];
     if (rows.empty()) continue;
-    const Span2d<float> gathered = arena.matrix(rows.size(), x.cols);
-    for (size_t i = 0; i < rows.size(); ++i)
-      std::ranges::copy(grid.row(rows[i].row), gathered.row(i).begin());
-    tasks.push_back(make_task(weights.experts[expert], rows, arena, gathered));
+    gathered.push_back(arena.matrix(rows.size(), x.cols));
+    tasks.push_back(make_task(weights.experts[expert], rows, arena, gathered.back()));
   }
+  math.for_rows(gathered.size(), [&](size_t task, size_t) {
+    for (size_t i = 0; i < gathered[task].rows; ++i)
+      std::ranges::copy(grid.row(tasks[task].rows[i].row), gathered[task].row(i).begin());
+  });
   std::vector<Assignment> all_rows(x.rows);
   for (size_t row = 0; row < x.rows; ++row)
     all_rows[row] = {row, 1.0F};

@@ -65,17 +65,18 @@ struct SelectionCase {
     const size_t bytes = row_bytes(RowFormat::kFloat32, kSelectionWidth);
     std::vector<float> scores(visible);
     std::vector<float> scratch(kernels::index_scratch_floats(kSelectionWidth));
-    kernels::reference_kernels().index_scores(
-        {.q = q.value().data.row(row).data(),
-         .weights = weights.value().data.row(row).data(),
-         .heads = kSelectionHeads,
-         .width = kSelectionWidth,
-         .keys = reinterpret_cast<const std::byte*>(keys.data().data() + entries.samples[s].begin * kSelectionWidth),
-         .key_stride = bytes,
-         .count = visible,
-         .format = RowFormat::kFloat32,
-         .scores = scores.data(),
-         .scratch = scratch.data()});
+    const kernels::KeyRun run = {
+        reinterpret_cast<const std::byte*>(keys.data().data() + entries.samples[s].begin * kSelectionWidth), visible};
+    kernels::reference_kernels().index_scores({.q = q.value().data.row(row).data(),
+                                               .weights = weights.value().data.row(row).data(),
+                                               .heads = kSelectionHeads,
+                                               .width = kSelectionWidth,
+                                               .runs = &run,
+                                               .run_count = 1,
+                                               .key_stride = bytes,
+                                               .format = RowFormat::kFloat32,
+                                               .scores = scores.data(),
+                                               .scratch = scratch.data()});
     return scores;
   }
 };
