@@ -36,24 +36,35 @@ struct Shape {
   }
 };
 
-/// Takes matrices one after the other from the random bytes, starting over at the end. Codes of all formats are
-/// ordinary numbers; scales are a constant 2^-4.
+/// Takes matrices from the random bytes, with scales of their own: FP4 ones, which are experts, from anywhere, others
+/// one after the other, starting over at the end. Codes of all formats are ordinary numbers; scales are a constant
+/// 2^-4.
 class MatrixSource {
  public:
   explicit MatrixSource(std::span<const std::byte> bytes) : bytes_(bytes), scales_(kScaleBytes, uint8_t{123}) {}
 
   MatrixView next(const Shape& shape) {
-    if (at_ + shape.code_bytes() > bytes_.size()) at_ = 0;
-    const MatrixView view{shape.format, shape.out, shape.in, bytes_.data() + at_, scales_.data()};
-    at_ += (shape.code_bytes() + 63) / 64 * 64;
+    const size_t size = (shape.code_bytes() + 63) / 64 * 64;
+    if (shape.format == MatrixFormat::kFp4Block32) {
+      constexpr uint64_t kFactor = 6364136223846793005U;  // Knuth's, for 64 bits
+      random_ = random_ * kFactor + 1442695040888963407U;
+      at_ = (random_ >> 33U) % (bytes_.size() / size) * size;
+    }
+    if (at_ + size > bytes_.size()) at_ = 0;
+    if (scales_at_ + shape.scale_bytes() > scales_.size()) scales_at_ = 0;
+    const MatrixView view{shape.format, shape.out, shape.in, bytes_.data() + at_, scales_.data() + scales_at_};
+    at_ += size;
+    scales_at_ += shape.scale_bytes();
     return view;
   }
 
  private:
-  static constexpr size_t kScaleBytes = size_t{32} << 20;
+  static constexpr size_t kScaleBytes = size_t{64} << 20;  // of a round of experts, so that none is in a cache
   std::span<const std::byte> bytes_;
   std::vector<uint8_t> scales_;
   size_t at_ = 0;
+  size_t scales_at_ = 0;
+  uint64_t random_ = 1;
 };
 
 Buffer<float> test_vector(size_t count) {

@@ -24,10 +24,10 @@ constexpr size_t packed_stride(size_t groups) {
   return groups * kGroupVectors + 1;
 }
 
-/// From four rows on weights are used often enough to pay for being turned and stored.
+/// From so many rows on weights are used often enough to pay for being turned and stored.
 inline constexpr size_t kManyRows = 8;
 
-/// Up to three rows, packed on the stack.
+/// Fewer than kManyRows rows, packed on the stack.
 template <typename Format>
 void multiply_few(const LinearArgs& args, size_t groups, size_t first, size_t count, __m512i* packed) {
   const PackedRows x = {packed, packed_stride(groups), groups, count};
