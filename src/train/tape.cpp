@@ -42,35 +42,50 @@ void Tape<Real>::backward() {
 template <typename Real>
 void Tape<Real>::clear() {
   closures_.clear();
-  slab_ = 0;
+  open_ = 0;
   used_ = 0;
 }
 
 template <typename Real>
 size_t Tape<Real>::bytes_reserved() const {
   size_t total = 0;
-  for (const size_t bytes : slab_bytes_)
-    total += bytes;
+  for (const Slab& slab : slabs_)
+    total += slab.bytes;
   return total;
 }
 
 template <typename Real>
 std::byte* Tape<Real>::take_bytes(size_t bytes) {
   bytes = std::max(aligned(bytes), kAlignment);
-  while (slab_ < slabs_.size() && used_ + bytes > slab_bytes_[slab_]) {
-    ++slab_;
-    used_ = 0;
-  }
-  if (slab_ == slabs_.size()) {
-    const size_t size = std::max(bytes, kSlabBytes);
-    slabs_.push_back(std::make_unique_for_overwrite<std::byte[]>(size + kAlignment));
-    slab_bytes_.push_back(size);
-  }
-  const auto address = reinterpret_cast<uintptr_t>(slabs_[slab_].get());
-  std::byte* const start = slabs_[slab_].get() + (aligned(address) - address);
-  std::byte* const taken = start + used_;
+  if (open_ == 0 || used_ + bytes > slabs_[open_ - 1].bytes) open_slab(bytes);
+  std::byte* const memory = slabs_[open_ - 1].memory.get();
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  std::byte* const taken = memory + (aligned(address) - address) + used_;
   used_ += bytes;
   return taken;
+}
+
+template <typename Real>
+void Tape<Real>::open_slab(size_t bytes) {
+  const auto place_of = [this](size_t slab) { return slabs_.begin() + static_cast<std::ptrdiff_t>(slab); };
+  // The smallest that is large enough: larger ones stay for what needs them.
+  size_t best = slabs_.size();
+  for (size_t slab = open_; slab < slabs_.size(); ++slab) {
+    const bool has_room = slabs_[slab].bytes >= bytes;
+    if (has_room && (best == slabs_.size() || slabs_[slab].bytes < slabs_[best].bytes)) best = slab;
+  }
+  if (best == slabs_.size()) {
+    // Slabs that this pass has not come to are too small for it, and make room. So what is held only grows where all
+    // of it is in use: each new greatest size would else add a slab for good.
+    const size_t size = std::max(bytes, kSlabBytes);
+    for (size_t freed = 0; freed < size && slabs_.size() > open_; slabs_.pop_back())
+      freed += slabs_.back().bytes;
+    best = slabs_.size();
+    slabs_.push_back({std::make_unique_for_overwrite<std::byte[]>(size + kAlignment), size});
+  }
+  std::rotate(place_of(open_), place_of(best), place_of(best + 1));
+  ++open_;
+  used_ = 0;
 }
 
 template class Tape<float>;

@@ -76,11 +76,19 @@ class Tape {
   /// Forgets the pass; all its values end.
   void clear();
 
-  /// Bytes obtained from the system so far.
+  /// Bytes held: at most twice those of the largest pass so far, and a slab of 64 MiB.
   [[nodiscard]] size_t bytes_reserved() const;
 
  private:
+  /// Memory obtained at once.
+  struct Slab {
+    std::unique_ptr<std::byte[]> memory;
+    size_t bytes = 0;
+  };
+
   std::byte* take_bytes(size_t bytes);
+  /// Makes a slab with room for `bytes` the one that is being filled.
+  void open_slab(size_t bytes);
 
   ThreadPool* pool_;
   Mode mode_;
@@ -88,10 +96,9 @@ class Tape {
   const kernels::GemmKernel* gemm_;
   kernels::GemmWorkspace gemm_workspace_;
   std::vector<std::function<void()>> closures_;
-  std::vector<std::unique_ptr<std::byte[]>> slabs_;
-  std::vector<size_t> slab_bytes_;
-  size_t slab_ = 0;  ///< the slab that is being filled
-  size_t used_ = 0;  ///< bytes taken of it
+  std::vector<Slab> slabs_;  ///< those of this pass first
+  size_t open_ = 0;          ///< slabs of this pass; the last of them is being filled
+  size_t used_ = 0;          ///< bytes taken of it
 };
 
 extern template class Tape<float>;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "train/gradient_check.h"
+
 namespace tidepool {
 namespace {
 
@@ -55,6 +57,49 @@ TEST(Tape, MemoryIsAlignedAndUsedAgainInTheNextStep) {
   }
   // One slab of 64 MiB and two of 80 MB.
   EXPECT_EQ(tape.bytes_reserved(), (size_t{64} << 20U) + size_t{2} * 5000 * 4096 * 4);
+}
+
+constexpr size_t kMiB = size_t{1} << 20U;
+
+/// A value of that many bytes, whose memory nothing touches.
+void take_mebibytes(Tape<float>& tape, size_t count) {
+  (void)tape.keep<std::byte>(count * kMiB);
+}
+
+TEST(Tape, EachNewGreatestValueAddsWhatItIsGreaterByAndNotAPass) {
+  ThreadPool pool(1);
+  Tape<float> tape(pool, Tape<float>::Mode::kForward);
+  constexpr size_t kPasses = 50;
+  for (size_t pass = 0; pass < kPasses; ++pass) {
+    for (size_t i = 0; i < 20; ++i)
+      take_mebibytes(tape, 16);
+    take_mebibytes(tape, 70 + pass);
+    for (size_t i = 0; i < 60; ++i)
+      take_mebibytes(tape, 16);
+    tape.clear();
+  }
+  // The last pass, and at most a slab beside it: four values of 16 MiB fill one of 64, and one that was a greater
+  // value's before.
+  EXPECT_LE(tape.bytes_reserved(), (size_t{80} * 16 + 70 + kPasses + 64) * kMiB);
+}
+
+TEST(Tape, HoldsTwiceTheLargestPassAtMostWhateverPassesTake) {
+  ThreadPool pool(1);
+  Tape<float> tape(pool, Tape<float>::Mode::kForward);
+  TestRandom random(7);
+  size_t largest = 0;
+  for (size_t pass = 0; pass < 200; ++pass) {
+    size_t taken = 0;
+    const size_t size_max = 1 + random.below(150);
+    for (size_t left = 1 + random.below(20); left > 0; --left) {
+      const size_t size = 1 + random.below(size_max);
+      take_mebibytes(tape, size);
+      taken += size;
+    }
+    largest = std::max(largest, taken);
+    ASSERT_LE(tape.bytes_reserved(), (2 * largest + 64) * kMiB) << pass;
+    tape.clear();
+  }
 }
 
 }  // namespace
