@@ -182,8 +182,8 @@ size_t read_choice(const Field& field, std::string_view key, const std::array<st
 }
 
 RecipeStage read_stage(const Field& field) {
-  field.check_keys({"name", "tokens", "step_rows", "batch_rows", "rate", "optimizer", "rounding", "exploration",
-                    "replay", "sliding_window", "trains", "mixture"});
+  field.check_keys({"name", "tokens", "step_rows", "batch_rows", "rate", "clip_norm", "optimizer", "rounding",
+                    "exploration", "replay", "sliding_window", "trains", "mixture"});
   RecipeStage stage;
   stage.name = field.at("name").string();
   stage.tokens = field.at("tokens").integer(1, kTokensMax);
@@ -193,6 +193,8 @@ RecipeStage read_stage(const Field& field) {
   if (stage.step_rows % stage.batch_rows != 0)
     step.refuse(fmt::format("a multiple of batch_rows, {}", stage.batch_rows));
   stage.rate = read_rate(field.at("rate"));
+  constexpr double kClipNormMax = 1e9;
+  if (const std::optional<Field> norm = field.find("clip_norm")) stage.clip_norm = norm->number(0, kClipNormMax);
   if (const std::optional<Field> rounding = field.find("rounding")) stage.rounding = read_rounding(*rounding);
   constexpr double kExplorationMax = 16;
   if (const std::optional<Field> share = field.find("exploration"))

@@ -48,6 +48,7 @@ struct RecipeStage {
   size_t step_rows = 0;   ///< rows between two updates of the parameters, a multiple of batch_rows
   size_t batch_rows = 0;  ///< rows of one pass forward and back; no sample is longer
   Rate rate;
+  double clip_norm = 0;  ///< gradients are scaled down to this norm, all together; 0: never
   MatrixOptimizer optimizer = MatrixOptimizer::kMuon;
   Qat rounding;
   double exploration = 0.25;  ///< entries drawn beside those an indexer chooses, as a share of them

@@ -1,5 +1,6 @@
 #include "train/recipe.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,6 +82,17 @@ TEST(Recipe, SharesOfAStageBecomeSteps) {
 TEST(Recipe, RoundingMayBeNamedAtOnce) {
   EXPECT_TRUE(parse_recipe(with("[\"entries\", \"window\"]", "\"all\""), "r.json").stages[1].rounding.experts);
   EXPECT_FALSE(parse_recipe(with("[\"entries\", \"window\"]", "\"none\""), "r.json").stages[1].rounding.entries);
+}
+
+TEST(Recipe, AStageMayClipItsGradients) {
+  EXPECT_EQ(parse_recipe(kRecipe, "r.json").stages[0].clip_norm, 0);
+  const auto clipped = [](const char* norm) {
+    return with("\"batch_rows\": 512,", fmt::format("\"batch_rows\": 512, \"clip_norm\": {},", norm));
+  };
+  EXPECT_EQ(parse_recipe(clipped("0.5"), "r.json").stages[0].clip_norm, 0.5);
+  EXPECT_EQ(parse_recipe(clipped("0"), "r.json").stages[0].clip_norm, 0);
+  EXPECT_THAT(refusal(clipped("-1")), HasSubstr("stages[0].clip_norm is -1; it must be a number from 0 to"));
+  EXPECT_THAT(refusal(clipped("true")), HasSubstr("stages[0].clip_norm is true; it must be a number from 0 to"));
 }
 
 TEST(Recipe, AStageNamesAnotherOptimiserReplayOrWindow) {

@@ -228,6 +228,7 @@ void TrainingRun::Impl::check_stages() const {
 void TrainingRun::Impl::begin_stage() {
   mixture = std::make_unique<Mixture>(inputs.recipe, state.stage, sample_encoding(inputs), inputs.corpus, pool);
   OptimizerOptions optimizer_options;
+  optimizer_options.clip_norm = stage().clip_norm;
   optimizer_options.matrices = stage().optimizer;
   optimizer_options.is_trained = [&now = stage()](const Parameter<float>& parameter) {
     return is_trained(now, parameter.name);

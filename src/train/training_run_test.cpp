@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <fstream>
 
 #include "base/error.h"
@@ -75,6 +76,7 @@ class TrainingRunTest : public testing::Test {
     uint64_t done = 0;
     return training.run(stop.get_token(), [&](const TrainingProgress& progress) {
       losses_.push_back(progress.step.loss);
+      gradient_norms_.push_back(progress.step.gradient_norm);
       if (++done == steps) stop.request_stop();
     });
   }
@@ -84,6 +86,7 @@ class TrainingRunTest : public testing::Test {
   Tokenizer tokenizer_ = Tokenizer::load(std::filesystem::path(kGoldenModel) / "tokenizer.json");
   Corpus corpus_ = sentence_corpus();
   std::vector<double> losses_;
+  std::vector<double> gradient_norms_;
 };
 
 /// Under sanitizers these take minutes.
@@ -168,6 +171,28 @@ TEST_F(TrainingRunTest, WhatALaterStageCannotHaveIsRefusedAtOnce) {
   EXPECT_THAT(refusal(),
               HasSubstr("recipe tiny, stage drafts, mixture[0]: task copy: lengths 48 to 128; they must be 64"));
   EXPECT_TRUE(losses_.empty());
+}
+
+/// The momentum of `name` behind one step.
+std::vector<float> first_momentum(const std::filesystem::path& folder, const std::string& name) {
+  const SafetensorsFile state(folder / "state.safetensors");
+  const TensorView momentum = state.tensor(name + ".momentum");
+  std::vector<float> values(momentum.bytes / sizeof(float));
+  std::memcpy(values.data(), momentum.data, momentum.bytes);
+  return values;
+}
+
+TEST_F(SlowTrainingRunTest, AStageClipsItsGradients) {
+  const TempFolder plain;
+  const TempFolder clipped;
+  EXPECT_FALSE(run(plain.path(), 2, 1));
+  recipe_.stages[0].clip_norm = gradient_norms_[0] / 2;
+  EXPECT_FALSE(run(clipped.path(), 2, 1));
+  EXPECT_EQ(gradient_norms_[0], gradient_norms_[1]);  // what is logged is the norm before
+  std::vector<float> expected = first_momentum(plain.path(), "layers.0.attn.wkv.weight");
+  for (float& value : expected)
+    value /= 2;
+  EXPECT_EQ(first_momentum(clipped.path(), "layers.0.attn.wkv.weight"), expected);
 }
 
 TEST_F(TrainingRunTest, AVocabularyThatDoesNotFitIsNamed) {
