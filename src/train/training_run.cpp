@@ -411,8 +411,10 @@ bool TrainingRun::run(const std::stop_token& stop, const std::function<void(cons
     if (!std::isfinite(step.loss) || !std::isfinite(step.gradient_norm)) {
       throw Error(
           ErrorCode::kNumeric,
-          fmt::format("in step {} of stage {} the loss is {} and the norm of its gradient {}: the last state that "
-                      "was saved is kept in {}; a lower rate, or a longer warm-up, may get past this step",
+          fmt::format("in step {} of stage {} the loss is {} and the norm of its gradient {}; the same recipe would "
+                      "come to that again. Give the stage a lower rate, a longer warm_up or a clip_norm: "
+                      "that is another recipe, which begins anew, so train into another folder (--out). What was last "
+                      "saved stays in {}",
                       step.step, step.stage_name, step.loss, step.gradient_norm, impl.options.folder.string()));
     }
     impl.log->append(step);

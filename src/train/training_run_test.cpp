@@ -173,6 +173,20 @@ TEST_F(TrainingRunTest, WhatALaterStageCannotHaveIsRefusedAtOnce) {
   EXPECT_TRUE(losses_.empty());
 }
 
+TEST_F(TrainingRunTest, ALossThatIsNoNumberEndsTheRunAndSaysHowAnotherIsBegun) {
+  recipe_.stages[0].rate = {.peak = 1e30, .last = 1e30};
+  const TempFolder folder;
+  try {
+    (void)run(folder.path(), 2);
+    FAIL() << "a run went on at a rate of 1e30";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNumeric);
+    EXPECT_THAT(error.what(), HasSubstr(" of stage first the loss is "));
+    EXPECT_THAT(error.what(), HasSubstr("a lower rate, a longer warm_up or a clip_norm: that is another recipe"));
+    EXPECT_THAT(error.what(), HasSubstr("another folder (--out)"));
+  }
+}
+
 /// The momentum of `name` behind one step.
 std::vector<float> first_momentum(const std::filesystem::path& folder, const std::string& name) {
   const SafetensorsFile state(folder / "state.safetensors");
