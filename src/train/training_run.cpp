@@ -308,13 +308,16 @@ void TrainingRun::Impl::train_drafts(const TokenBatch& batch, double share, Step
   const auto block_size = static_cast<size_t>(inputs.config.dspark->block_size);
   const uint64_t seed = RandomStream(inputs.recipe.seed, stage().name, passes).next();
   // As many blocks as would cover each token once.
-  const DraftBatch blocks = choose_draft_blocks(batch, pass.rows(), block_size, pass.rows().rows / block_size, seed);
+  DraftBatch blocks = choose_draft_blocks(batch, pass.rows(), block_size, pass.rows().rows / block_size, seed);
   if (blocks.rows.empty()) return;
+  // A step's loss is the mean over its batches, and its gradient that of the mean.
+  for (double& weight : blocks.weights)
+    weight *= share;
   const DraftOutput<float> output =
       run_draft(tape, model.attention(), *draft, {&pass.rows(), pass.taps}, blocks, kBalanceWeight * share);
   const DraftLoss loss = draft_losses(tape, model.attention(), *draft, pass.hidden, blocks, output);
   tape.backward();
-  sums.loss += loss.total * share;
+  sums.loss += loss.total;
   sums.balance_loss += output.balance_loss;
   add_loads(sums.loads, output.loads);
 }

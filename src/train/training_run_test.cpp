@@ -187,6 +187,23 @@ TEST_F(TrainingRunTest, ALossThatIsNoNumberEndsTheRunAndSaysHowAnotherIsBegun) {
   }
 }
 
+/// With a rate of 0 nothing but selection biases moves, so the two batches of a step are those of two steps.
+TEST_F(SlowTrainingRunTest, TheGradientOfDraftsIsThatOfTheMeanOverItsBatches) {
+  recipe_.stages.erase(recipe_.stages.begin());
+  recipe_.stages[0].rate = {};
+  recipe_.stages[0].tokens = 2048;
+  const TempFolder two_steps;
+  const TempFolder one_step;
+  EXPECT_FALSE(run(two_steps.path(), 2, 2));
+  recipe_.stages[0].step_rows = 512;
+  EXPECT_FALSE(run(one_step.path(), 2, 1));
+  ASSERT_EQ(gradient_norms_.size(), 3U);
+  EXPECT_NEAR(losses_[2], (losses_[0] + losses_[1]) / 2, 0.01);
+  // The mean of two gradients is not longer than their mean length; their sum is, unless they point apart. A percent
+  // is for the biases.
+  EXPECT_LT(gradient_norms_[2], 1.01 * (gradient_norms_[0] + gradient_norms_[1]) / 2);
+}
+
 /// The momentum of `name` behind one step.
 std::vector<float> first_momentum(const std::filesystem::path& folder, const std::string& name) {
   const SafetensorsFile state(folder / "state.safetensors");
