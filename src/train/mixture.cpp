@@ -106,7 +106,8 @@ Mixture::Mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encod
     const uint64_t seed = RandomStream(recipe.seed, chosen.name, p).next();
     const std::string place = place_of(recipe, stage, p);
     if (!part.task.empty()) {
-      add(make_task_source(part.task, make_part_task(part, place, encoding, corpus), Split::kTrain, seed, encoding),
+      add(make_task_source(fmt::format("{}: task {}", place, part.task), make_part_task(part, place, encoding, corpus),
+                           Split::kTrain, seed, encoding),
           part.weight, part);
       continue;
     }

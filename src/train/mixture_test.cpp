@@ -85,6 +85,21 @@ TEST_F(MixtureTest, ASourceThatIsNotThereIsNamed) {
   EXPECT_THROW(Mixture(recipe(), 0, tokenizer_, nullptr, pool_), Error);
 }
 
+/// Its dialogues have no length that a recipe could ask for.
+TEST_F(MixtureTest, ADialogueLongerThanABatchIsNamedWithItsTask) {
+  stage_.batch_rows = 80;
+  stage_.mixture = {{.texts = "all", .task = "", .length_max = 80},
+                    {.texts = "", .task = "help", .length_min = 80, .length_max = 80}};
+  Mixture mixture = make();
+  try {
+    (void)mixture.packer().next();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("recipe test, stage first, mixture[1]: task help: sample "));
+    EXPECT_THAT(error.what(), HasSubstr("the stage's batch_rows is 80; samples are not cut, so give the stage"));
+  }
+}
+
 TEST_F(MixtureTest, PicturesNeedAModelThatSees) {
   stage_.mixture = {{.texts = "", .task = "pictures", .length_min = 64, .length_max = 512}};
   EXPECT_THROW((void)make(), Error);

@@ -88,9 +88,9 @@ std::vector<Sample> SamplePacker::take_samples() {
       if (sample.ids.size() > options_.rows) {
         throw Error(
             ErrorCode::kInvalidArgument,
-            fmt::format("sample {} of source {} has {} tokens, and a batch has {} rows; ask for shorter samples "
-                        "or larger batches",
-                        at.place - 1, part.source->name(), sample.ids.size(), options_.rows));
+            fmt::format("{}: sample {} has {} tokens, and the stage's batch_rows is {}; samples are not cut, so give "
+                        "the stage batch_rows of {} or more",
+                        part.source->name(), at.place - 1, sample.ids.size(), options_.rows, sample.ids.size()));
       }
       sample.part = p;
       for (float& weight : sample.weights)

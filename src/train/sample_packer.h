@@ -46,7 +46,8 @@ class SamplePacker {
   /// Throws Error(kInvalidArgument) for options out of range or weights that are not above 0.
   SamplePacker(std::vector<MixturePart> parts, const SamplePackerOptions& options);
 
-  /// The next batch. Throws Error(kInvalidArgument) naming a source whose sample has more tokens than a batch has rows.
+  /// The next batch. Throws Error(kInvalidArgument) naming a source whose sample has more tokens than a batch has rows:
+  /// dialogues of tasks without a length are as long as they are, which is known when they are drawn.
   [[nodiscard]] TokenBatch next();
 
   [[nodiscard]] const Position& position() const { return position_; }

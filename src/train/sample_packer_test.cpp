@@ -181,7 +181,8 @@ TEST(SamplePacker, ASampleThatFitsNoBatchIsNamed) {
     (void)packer.next();
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("sample 0 of source marked1 has 300 tokens"));
+    EXPECT_THAT(error.what(), HasSubstr("marked1: sample 0 has 300 tokens, and the stage's batch_rows is 256;"));
+    EXPECT_THAT(error.what(), HasSubstr("batch_rows of 300 or more"));
   }
 }
 

@@ -41,6 +41,10 @@ bool needs_corpus(std::string_view task) {
   return task == "needle" || task == "copy";
 }
 
+bool takes_length(std::string_view task) {
+  return task == "recall" || task == "needle" || task == "copy";
+}
+
 bool has_pictures(std::string_view task) {
   return task == "pictures";
 }

@@ -52,6 +52,9 @@ struct TaskOptions {
 /// Whether a task takes texts of a corpus.
 [[nodiscard]] bool needs_corpus(std::string_view task);
 
+/// Whether the items of a task are as long as its options say; the others are as long as they are.
+[[nodiscard]] bool takes_length(std::string_view task);
+
 /// Whether a task shows pictures: only for a model that can see.
 [[nodiscard]] bool has_pictures(std::string_view task);
 

@@ -128,6 +128,8 @@ struct TrainingRun::Impl {
   Impl(const TrainingInputs& inputs_in, TrainingRunOptions options_in, ThreadPool& pool_in);
 
   void check_stages() const;
+  /// No sample may be longer than what the model is made for.
+  void check_lengths(const RecipeStage& planned) const;
   /// Makes data and optimiser of the stage the state stands at.
   void begin_stage();
   [[nodiscard]] const RecipeStage& stage() const { return inputs.recipe.stages[state.stage]; }
@@ -203,7 +205,8 @@ void TrainingRun::Impl::refuse_state(std::string_view what) const {
                                                file("state.safetensors").string(), what));
 }
 
-/// All of them before the first runs, as it may run for hours.
+/// All of them before the first runs, as it may run for hours. How long the dialogues are of tasks without a length is
+/// only known when they are drawn.
 void TrainingRun::Impl::check_stages() const {
   const SampleEncoding encoding = sample_encoding(inputs);
   for (size_t s = 0; s < inputs.recipe.stages.size(); ++s) {
@@ -222,6 +225,22 @@ void TrainingRun::Impl::check_stages() const {
                       inputs.recipe.name, planned.name, planned.sliding_window, inputs.config.sliding_window));
     }
     check_mixture(inputs.recipe, s, encoding, inputs.corpus);
+    check_lengths(planned);
+  }
+}
+
+void TrainingRun::Impl::check_lengths(const RecipeStage& planned) const {
+  for (size_t p = 0; p < planned.mixture.size(); ++p) {
+    const RecipePart& part = planned.mixture[p];
+    const bool has_length = part.task.empty() || takes_length(part.task);
+    if (!has_length || static_cast<int64_t>(part.length_max) <= inputs.config.max_position_embeddings) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("recipe {}, stage {}, mixture[{}] has samples of up to {} tokens (its length, or batch_rows "
+                    "where it has none), and the config's max_position_embeddings is {}: give it a length of "
+                    "{} at most",
+                    inputs.recipe.name, planned.name, p, part.length_max, inputs.config.max_position_embeddings,
+                    inputs.config.max_position_embeddings));
   }
 }
 

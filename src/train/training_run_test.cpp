@@ -170,6 +170,12 @@ TEST_F(TrainingRunTest, WhatALaterStageCannotHaveIsRefusedAtOnce) {
   recipe_.stages[1].mixture = {{.texts = "", .task = "copy", .length_min = 48, .length_max = 128}};
   EXPECT_THAT(refusal(),
               HasSubstr("recipe tiny, stage drafts, mixture[0]: task copy: lengths 48 to 128; they must be 64"));
+  // The golden model is made for 1,024 positions.
+  recipe_.stages[1].batch_rows = recipe_.stages[1].step_rows = 2048;
+  recipe_.stages[1].mixture = {{.texts = "all", .task = "", .length_min = 2048, .length_max = 2048}};
+  EXPECT_THAT(refusal(), HasSubstr("recipe tiny, stage drafts, mixture[0] has samples of up to 2048 tokens"));
+  recipe_.stages[1].mixture = {{.texts = "", .task = "recall", .length_min = 64, .length_max = 1025}};
+  EXPECT_THAT(refusal(), HasSubstr("max_position_embeddings is 1024: give it a length of 1024 at most"));
   EXPECT_TRUE(losses_.empty());
 }
 
