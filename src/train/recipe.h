@@ -44,7 +44,7 @@ struct RecipeStage {
   };
 
   std::string name;
-  int64_t tokens = 0;     ///< to learn from, rows of all batches together
+  int64_t tokens = 0;     ///< to learn from, if all batches were full: this decides how many steps there are
   size_t step_rows = 0;   ///< rows between two updates of the parameters, a multiple of batch_rows
   size_t batch_rows = 0;  ///< rows of one pass forward and back; no sample is longer
   Rate rate;

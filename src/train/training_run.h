@@ -41,7 +41,8 @@ struct TrainingRunOptions {
 struct TrainingProgress {
   const TrainingStep& step;
   uint64_t stage_steps = 0;
-  double seconds_left = 0;  ///< of the whole run, at the mean speed so far
+  /// Of the whole run, at the mean speed so far, if all batches were full; so about a percent of it is left at the end.
+  double seconds_left = 0;
 };
 
 /// A recipe, carried out: all stages one after the other, the state saved now and then, the model exported behind each
