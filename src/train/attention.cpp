@@ -62,7 +62,6 @@ SelectionRule make_rule(const SharedAttention<Real>& shared, const LayerPlan& pl
   rule.exploration = shared.index_training.exploration;
   // Layers draw apart.
   rule.seed = shared.index_training.seed * 0x9e3779b97f4a7c15U + plan.index;
-  rule.selects_all = shared.index_training.selects_all;
   return rule;
 }
 

@@ -11,9 +11,8 @@ namespace tidepool {
 
 /// How the indexer learns while the model trains. The defaults are inference.
 struct IndexTraining {
-  double exploration = 0;    ///< visible entries drawn beside the chosen ones, as a share of index_topk
-  uint64_t seed = 0;         ///< of the draws; another one each step
-  bool selects_all = false;  ///< dense attention, for the first steps on short samples
+  double exploration = 0;  ///< visible entries drawn beside the chosen ones, as a share of index_topk
+  uint64_t seed = 0;       ///< of the draws; another one each step
 };
 
 /// What crosses layers in one pass over a batch: which rows are which, the global KV of each source, what was selected.

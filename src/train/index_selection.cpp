@@ -1,7 +1,5 @@
 #include "train/index_selection.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -9,7 +7,6 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "base/error.h"
 #include "kernels/gathered.h"
 #include "kernels/top_k.h"
 #include "train/random_stream.h"
@@ -64,6 +61,7 @@ class TopSelector {
     if (length < kLengthMin) return kernels::select_top_k(scores, k, chosen);
     const kernels::GatheredKernels<float>& kernels = kernels::gathered_kernels<float>();
     maxima_.resize(segments * kLanes);
+    // A NaN is no maximum, so that these have an order.
     kernels.lane_maxima(scores.data(), segments, length, maxima_.data());
     const auto kth = maxima_.begin() + static_cast<std::ptrdiff_t>(k - 1);
     std::nth_element(maxima_.begin(), kth, maxima_.end(), std::greater<>());
@@ -127,22 +125,13 @@ class Selector {
     }
     return most;
   }
-  [[nodiscard]] size_t topk() const { return rule_.selects_all ? visible_max_ : rule_.topk; }
   [[nodiscard]] size_t drawn() const {
-    return rule_.selects_all ? 0
-                             : static_cast<size_t>(std::lround(rule_.exploration * static_cast<double>(rule_.topk)));
+    return static_cast<size_t>(std::lround(rule_.exploration * static_cast<double>(rule_.topk)));
   }
 
   void make_selection() {
-    constexpr size_t kPlacesMax = size_t{1} << 26U;
     const size_t rows = inputs_.q.rows();
-    const size_t places = std::min(topk() + drawn(), visible_max_);
-    if (rule_.selects_all && rows * places > kPlacesMax) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("dense attention over {} rows that see up to {} entries takes {} places, and there are "
-                              "{}: train on shorter samples first, or sparsely",
-                              rows, places, rows * places, kPlacesMax));
-    }
+    const size_t places = std::min(rule_.topk + drawn(), visible_max_);
     selection_.entries = {tape_.template keep<uint32_t>(rows * places).data(), rows, places};
     selection_.counts = tape_.template keep<uint32_t>(rows);
     if (!tape_.is_training()) return;
@@ -164,11 +153,10 @@ class Selector {
 
   /// The row keeps to a pool that leaves something out.
   [[nodiscard]] bool has_pool(size_t row) const {
-    return rule_.pool_use == PoolUse::kKeepsTo && !rule_.selects_all && pool_.counts[row] >= 0;
+    return rule_.pool_use == PoolUse::kKeepsTo && pool_.counts[row] >= 0;
   }
   /// Everything visible fits into the selection, and no pool is to be made or kept to.
   [[nodiscard]] bool is_trivial(size_t row, size_t count) const {
-    if (rule_.selects_all) return true;
     const auto pool_size = static_cast<size_t>(rule_.pool.blocks_max * rule_.pool.block_size);
     const bool makes_pool = rule_.pool_use == PoolUse::kMakes && count > pool_size;
     return count <= rule_.topk && !makes_pool && !has_pool(row);

@@ -34,14 +34,11 @@ struct SelectionRule {
   /// chosen. 0 is inference.
   double exploration = 0;
   uint64_t seed = 0;  ///< of the draws
-  /// Chooses everything visible: dense attention, for the first steps on short samples.
-  bool selects_all = false;
 };
 
 /// Chooses for every row, as the engine does with the same numbers: the greatest scores among the visible entries, the
-/// lowest first of equal ones; all where all fit. `rows` are those of q, `entries` those of the keys. The selection's
-/// `attention` is zero. `pool` is written by a layer that makes it.
-/// Throws Error(kInvalidArgument) where selects_all would take more than 2^26 places.
+/// lowest first of equal ones, none that is no number; all where all fit. `rows` are those of q, `entries` those of the
+/// keys. The selection's `attention` is zero. `pool` is written by a layer that makes it.
 template <typename Real>
 [[nodiscard]] SelectedEntries<Real> select_entries(Tape<Real>& tape, const IndexInputs<Real>& inputs,
                                                    const BatchRows& rows, const EntryRows& entries,

@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "base/error.h"
 #include "formats/row_format.h"
 #include "kernels/kernel_table.h"
 #include "kernels/top_k.h"
@@ -182,34 +181,28 @@ TEST(IndexSelection, ExplorationDrawsFurtherVisibleEntriesByItsSeed) {
   EXPECT_GT(differing, 100U);  // of some 220 rows that leave something out
 }
 
-TEST(IndexSelection, DenseAttentionSelectsAllThatIsVisible) {
-  SelectionCase c(4, encoder_rows(make_short_batch()), 2);
-  ThreadPool pool(1);
+/// As in the step of a run that a NaN ends, which it does behind the pass.
+TEST(IndexSelection, ScoresThatAreNoNumbersAreNotChosen) {
+  SelectionCase c(6, encoder_rows(make_long_batch()), entry_rows(make_long_batch(), 1));
+  // Every third entry's product with head 0 is infinite, and that times its weight no number.
+  for (size_t row = 0; row < c.rows.rows; ++row) {
+    c.q.value().data.at(row, 0) = 1;
+    c.weights.value().data.at(row, 0) = row % 80 == 40 ? std::numeric_limits<float>::quiet_NaN() : 0;
+    for (size_t head = 1; head < kSelectionHeads; ++head)
+      c.q.value().data.at(row, head * kSelectionWidth) = -1;
+  }
+  for (size_t entry = 0; entry < c.entries.rows; entry += 3)
+    c.keys.value().data.at(entry, 0) = std::numeric_limits<float>::infinity();
+  ThreadPool pool(2);
   Tape<float> tape(pool, Tape<float>::Mode::kTraining);
   CandidateBlocks blocks;
-  const SelectedEntries<float> selection =
-      select_entries(tape, c.inputs(), c.rows, c.entries, {.topk = 2, .selects_all = true}, blocks);
-  for_each_row(c.rows, [&](size_t s, size_t row) {
-    std::vector<uint32_t> all(c.entries.visible(row - c.rows.samples[s].begin));
-    std::iota(all.begin(), all.end(), 0U);
-    EXPECT_EQ(chosen_by(selection, c.entries, s, row), all);
-  });
-}
-
-TEST(IndexSelection, DenseAttentionOverLongSamplesIsRefused) {
-  TokenBatch batch;
-  batch.segments = {{.begin = 0, .count = 8193}};  // 8193 * 8193 places, 2^26 is 8192 * 8192
-  const BatchRows rows = encoder_rows(batch);
-  const EntryRows entries = entry_rows(batch, 1);
-  Leaf<float> q(rows.rows, kSelectionWidth);
-  Leaf<float> weights(rows.rows, 1);
-  Leaf<float> keys(entries.rows, kSelectionWidth);
-  ThreadPool pool(1);
-  Tape<float> tape(pool, Tape<float>::Mode::kForward);
-  CandidateBlocks blocks;
-  EXPECT_THROW(
-      (void)select_entries<float>(tape, {q, weights, keys}, rows, entries, {.topk = 2, .selects_all = true}, blocks),
-      Error);
+  const SelectedEntries<float> selection = select_entries(tape, c.inputs(), c.rows, c.entries, {.topk = 20}, blocks);
+  for (size_t row = 100; row < c.rows.rows; row += 20) {
+    const std::vector<float> scores = c.engine_scores(0, row);
+    const std::vector<uint32_t> chosen = chosen_by(selection, c.entries, 0, row);
+    EXPECT_EQ(chosen, engine_choice(scores, 20)) << row;
+    EXPECT_EQ(chosen.empty(), row % 80 == 40) << row;
+  }
 }
 
 }  // namespace
