@@ -20,9 +20,10 @@ constexpr double kTop = 40;
 constexpr double kBottom = 48;
 constexpr size_t kPointsMax = 680;  ///< one for each unit of the drawing's width, about
 constexpr int kTicks = 5;
-// Told apart by those who do not see all colours (Okabe and Ito).
-constexpr std::array<std::string_view, 6> kCurveColours = {"#0072b2", "#d55e00", "#009e73",
-                                                           "#cc79a7", "#e69f00", "#56b4e9"};
+// Told apart by those who do not see all colours: seven of Okabe and Ito (their yellow is too faint on white), then
+// darker ones of Tol. The pocket model's recipe has nine stages; from the eleventh curve on colours come again.
+constexpr std::array<std::string_view, 10> kCurveColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+                                                            "#56b4e9", "#000000", "#882255", "#999933", "#332288"};
 
 struct AxisRange {
   double low = 0;

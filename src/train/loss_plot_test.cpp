@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 namespace tidepool {
 namespace {
@@ -33,6 +34,16 @@ TEST(LossPlot, LeavesOutWhatIsNotFiniteAndTakesNoPointsAtAll) {
   EXPECT_EQ(points_of(svg), "64.0,40.0 744.0,372.0 ");
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
   EXPECT_THAT(loss_plot_svg({}, "nothing"), HasSubstr("</svg>"));
+}
+
+TEST(LossPlot, NineCurvesHaveNineColours) {
+  const std::vector<LossCurve> curves(9, {"run", {{0, 1}, {1, 0}}});
+  const std::string svg = loss_plot_svg(curves, "loss");
+  std::set<std::string> colours;
+  const std::string mark = "stroke-width=\"1.5\" stroke=\"";
+  for (size_t at = svg.find(mark); at != std::string::npos; at = svg.find(mark, at + 1))
+    colours.insert(svg.substr(at + mark.size(), 7));
+  EXPECT_EQ(colours.size(), 9U);
 }
 
 TEST(LossPlot, LongCurvesAreAveragedOverEqualRuns) {
