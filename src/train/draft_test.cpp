@@ -228,6 +228,34 @@ TEST(DraftBlocks, GradientsAreThoseOfFiniteDifferences) {
   expect_gradients(check);
 }
 
+/// Any loss of logits and confidences: every tensor of the head, the ways of the confidence into the hidden rows and
+/// into the Markov head's embedding among them. Selection biases have no gradient.
+TEST(DraftBlocks, EveryTensorsGradientIsThatOfFiniteDifferences) {
+  SmallDraft small;
+  const DraftParameters<double> draft = bind_draft(small.parameters, small.config);
+  GradientCheck check{.run =
+                          [&](Tape<double>& tape) {
+                            const DraftOutput<double> output =
+                                run_draft<double>(tape, small.model, draft,
+                                                  {&small.decoder, {small.tap, small.tap, small.tap}}, small.blocks, 0);
+                            return std::vector{output.logits, output.confidence};
+                          },
+                      .entries = 2,
+                      .step = 1e-6,
+                      .tolerance = 1e-6};
+  for (const Parameter<double>& parameter : small.parameters.all()) {
+    if (!parameter.name.starts_with("mtp.") || parameter.rule == UpdateRule::kBalance) continue;
+    check.inputs.emplace_back(parameter.name, parameter.value);
+  }
+  EXPECT_GT(check.inputs.size(), 60U);
+  expect_gradients(check);
+  for (const auto& [name, value] : check.inputs) {
+    if (name.find(".experts.") != std::string::npos) continue;  // one that no row chose has none
+    const std::span<const double> gradients(value.grad.data, value.rows() * value.cols());
+    EXPECT_TRUE(std::ranges::any_of(gradients, [](double gradient) { return gradient != 0; })) << name;
+  }
+}
+
 TEST(DraftBlocks, ConfidenceLearnsByItsOwnPart) {
   SmallDraft small;
   GradientCheck check{.loss = [&](Tape<double>& tape) { return small.run(tape).total; }, .entries = 10};

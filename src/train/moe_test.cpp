@@ -87,6 +87,29 @@ TEST(TrainMoe, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
+TEST(TrainMoe, RoutingGradientsAreThoseOfFiniteDifferences) {
+  for (const bool norm : {true, false}) {
+    MoeCase test;
+    test.training.config.norm_topk_prob = norm;
+    Leaf<double> logits(test.random, kTokenRows, kExperts, 3);
+    const MoeRows rows{test.samples, test.is_image};
+    expect_gradients({.run =
+                          [&](Tape<double>& tape) {
+                            const Routing<double> routing =
+                                route(tape, test.training, test.parameters, logits.value(), rows);
+                            return std::vector{routing.weights, routing.scores};
+                          },
+                      .inputs = {{"logits", logits}}});
+    expect_gradients({.loss =
+                          [&](Tape<double>& tape) {
+                            const Routing<double> routing =
+                                route(tape, test.training, test.parameters, logits.value(), rows);
+                            return balance_loss(tape, 3, routing, test.samples);
+                          },
+                      .inputs = {{"logits", logits}}});
+  }
+}
+
 TEST(TrainMoe, BalanceLossGradientsAreThoseOfFiniteDifferences) {
   MoeCase test;
   test.training.balance_weight = 3;
@@ -144,6 +167,20 @@ TEST(TrainMoe, IsTheSameForAnyNumberOfThreads) {
     results.back().insert(results.back().end(), test.w2[0].grad().begin(), test.w2[0].grad().end());
   }
   EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(Swiglu, GradientsAreThoseOfFiniteDifferences) {
+  TestRandom random(6);
+  Leaf<double> gate(random, 3, 7, 3);
+  Leaf<double> up(random, 3, 7, 3);
+  Leaf<double> weight(random, 3, 1);
+  for (const double limit : {0.0, 1.5}) {
+    expect_gradients({.run =
+                          [&](Tape<double>& tape) {
+                            return std::vector{swiglu(tape, gate.value(), up.value(), weight.value(), limit)};
+                          },
+                      .inputs = {{"gate", gate}, {"up", up}, {"weight", weight}}});
+  }
 }
 
 TEST(Swiglu, FloatEqualsTheEnginesKernelsAndClampedValuesGetNoGradient) {
