@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "formats/checkpoint.h"
 
 namespace tidepool {
@@ -53,6 +55,35 @@ TEST(ParameterSet, PutsEachTensorIntoItsPublishedGroup) {
   EXPECT_TRUE(set.get("layers.1.attn_norm.weight").decays);
   EXPECT_FALSE(set.get("layers.1.hc_attn_base").decays);
   EXPECT_EQ(set.get("layers.1.ffn.gate.bias").rule, UpdateRule::kBalance);
+}
+
+/// "Optimisers" in docs/training.md, for every tensor by its name.
+TEST(ParameterSet, RulesAreThoseOfTheTableOfGroups) {
+  const ParameterSet<float> set(golden()->config());
+  const std::set<std::string> balanced = {"embed.weight",
+                                          "head.weight",
+                                          "layers.1.engram.embed.weight",
+                                          "layers.2.engram.embed.weight",
+                                          "mtp.2.markov_head.embed.weight",
+                                          "mtp.2.markov_head.head.weight"};
+  std::set<std::string> found;
+  for (const Parameter<float>& parameter : set.all()) {
+    const std::string& name = parameter.name;
+    if (parameter.rule == UpdateRule::kSinkhorn) found.insert(name);
+    EXPECT_EQ(parameter.rate, name.ends_with("engram.embed.weight") ? 5 : 1) << name;
+    EXPECT_EQ(parameter.rule == UpdateRule::kMuonHeads, name.ends_with("wq_b.weight")) << name;
+    const bool is_norm =
+        name.ends_with("norm.weight") || name.ends_with("norm1.weight") || name.ends_with("norm2.weight");
+    const bool is_bias = name.ends_with(".bias") && !name.ends_with("gate.bias");
+    const bool is_factor = name.ends_with("attn_sink") || name.ends_with("_base") || name.ends_with("_scale") ||
+                           name.ends_with("engram.q_weight") || name.ends_with("engram.k_weight");
+    if (is_norm || is_bias || is_factor) {
+      EXPECT_EQ(parameter.rule, UpdateRule::kAdam) << name;
+    }
+    const bool is_matrix = parameter.rule == UpdateRule::kMuon || parameter.rule == UpdateRule::kMuonHeads;
+    EXPECT_EQ(parameter.decays, is_matrix || name.ends_with("norm.weight")) << name;
+  }
+  EXPECT_EQ(found, balanced);
 }
 
 TEST(ParameterSet, ClearsGradientsOnly) {
