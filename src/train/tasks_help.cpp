@@ -14,7 +14,7 @@
 namespace tidepool {
 namespace {
 
-constexpr std::array<std::string_view, 40> kFrames = {
+constexpr std::array<std::string_view, 75> kFrames = {
     "How do I {}?",
     "How can I {}?",
     "How could we {}?",
@@ -55,6 +55,41 @@ constexpr std::array<std::string_view, 40> kFrames = {
     "Thanks. And how can I {}?",
     "{}: how does that go?",
     "{}, please.",
+    "My colleague wants to {}.",
+    "I do not see how to {}.",
+    "Hi there, could you tell me the way to {}?",
+    "What should I type to {}?",
+    "Which option lets me {}?",
+    "how to {}",
+    "To {}, what do I need to run?",
+    "{}: how is that done?",
+    "Can this program {}?",
+    "Please show me the command to {}.",
+    "I was asked to {} and have no idea where to start.",
+    "Good morning! We need to {} before the release.",
+    "Our team would like to {}; any advice?",
+    "There must be a flag to {}, but I cannot find it.",
+    "Nothing in the manual says how one can {}.",
+    "Explain how someone would {}.",
+    "Need to {} asap",
+    "If I had to {}, which command would I use?",
+    "I have tried everything and still can't {}.",
+    "Would you mind helping me {}?",
+    "A customer is asking us to {}. What do I tell her?",
+    "Let me {}.",
+    "Make it {}.",
+    "My script has to {} every night. What is the right call?",
+    "Hello, I'm new here and trying to {}.",
+    "What is the easiest way to {} from the shell?",
+    "Remind me, how did one {} again?",
+    "It won't {} for me. Am I missing a setting?",
+    "{} - can it do that?",
+    "The boss says we must {}, so where is that documented?",
+    "I'd be grateful for an example of how to {}.",
+    "Why can't I {}?",
+    "Looking for a switch that will {}, thanks.",
+    "Suppose a user wishes to {}: what are the steps?",
+    "I know it can {}, I just forgot the syntax.",
 };
 /// Asked in held-out questions only.
 constexpr std::array<std::string_view, 4> kHeldoutFrames = {

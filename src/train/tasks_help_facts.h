@@ -14,7 +14,7 @@ struct HelpFact {
   std::string_view topic;
   std::string_view answer;
   /// Completes "How do I …?". The last one is only asked in held-out questions.
-  std::array<std::string_view, 12> wishes;
+  std::array<std::string_view, 28> wishes;
 };
 
 [[nodiscard]] std::span<const HelpFact> help_facts();
