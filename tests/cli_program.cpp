@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -116,6 +117,58 @@ std::vector<int64_t> integers(const Json& array) {
   for (const Json& value : array.as_array())
     values.push_back(value.try_int64().value());
   return values;
+}
+
+PipedProgram::PipedProgram(const std::vector<std::string>& arguments) {
+  std::array<int, 2> ends{};
+  // With O_DIRECT each write takes pages of its own (pipe(2)), and this pipe has one.
+  TIDEPOOL_CHECK(::pipe2(ends.data(), O_CLOEXEC | O_DIRECT) == 0, "a pipe can be made");
+  const auto page = static_cast<int>(::sysconf(_SC_PAGESIZE));
+  TIDEPOOL_CHECK(::fcntl(ends[1], F_SETPIPE_SZ, page) == page, "a pipe can be made small");
+  child_ = ::fork();
+  TIDEPOOL_CHECK(child_ >= 0, "a process can be made");
+  if (child_ == 0) {
+    if (::dup2(ends[1], STDOUT_FILENO) < 0 || ::dup2(ends[1], STDERR_FILENO) < 0) std::_Exit(126);
+    become_tidepool(arguments);
+  }
+  ::close(ends[1]);
+  output_ = ends[0];
+}
+
+PipedProgram::~PipedProgram() {
+  if (child_ > 0) (void)kill();
+  ::close(output_);
+}
+
+std::optional<std::string> PipedProgram::read_line() {
+  while (true) {
+    if (const size_t end = pending_.find('\n'); end != std::string::npos) {
+      std::string line = pending_.substr(0, end);
+      pending_.erase(0, end + 1);
+      return line;
+    }
+    std::array<char, PIPE_BUF> buffer{};  // the most that one write holds here
+    const ssize_t bytes = ::read(output_, buffer.data(), buffer.size());
+    if (bytes <= 0) return std::nullopt;
+    pending_.append(buffer.data(), static_cast<size_t>(bytes));
+  }
+}
+
+void PipedProgram::interrupt() const {
+  TIDEPOOL_CHECK(::kill(child_, SIGINT) == 0, "a child can be signalled");
+}
+
+bool PipedProgram::kill() {
+  ::kill(child_, SIGKILL);
+  int status = 0;
+  TIDEPOOL_CHECK(::waitpid(std::exchange(child_, -1), &status, 0) > 0, "the child can be waited for");
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+int PipedProgram::wait() {
+  while (read_line())
+    continue;
+  return exit_status(std::exchange(child_, -1));
 }
 
 TerminalProgram::TerminalProgram(const std::vector<std::string>& arguments,

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,31 @@ struct ProgramResult {
 [[nodiscard]] const Json& at(const Json& object, std::string_view key);
 /// A JSON array of integers.
 [[nodiscard]] std::vector<int64_t> integers(const Json& array);
+
+/// `tidepool` whose two outputs come line by line through one pipe that holds a single write. It waits for its reader:
+/// behind a line that was read one more lies in the pipe, and with the next the program stands still, however slow the
+/// reader is.
+class PipedProgram {
+ public:
+  explicit PipedProgram(const std::vector<std::string>& arguments);
+  ~PipedProgram();
+  PipedProgram(const PipedProgram&) = delete;
+  PipedProgram& operator=(const PipedProgram&) = delete;
+
+  /// The next line without its line feed; nothing when the program has ended.
+  [[nodiscard]] std::optional<std::string> read_line();
+  /// Ctrl-C.
+  void interrupt() const;
+  /// Kills it with SIGKILL. False when it had ended before.
+  [[nodiscard]] bool kill();
+  /// Reads what is left and waits for the end; the exit status, -1 after a signal.
+  [[nodiscard]] int wait();
+
+ private:
+  int output_ = -1;
+  pid_t child_ = -1;
+  std::string pending_;  ///< read, not yet returned
+};
 
 /// `tidepool` on a terminal of its own.
 class TerminalProgram {
