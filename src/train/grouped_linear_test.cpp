@@ -9,8 +9,8 @@ namespace {
 
 TEST(GroupedLinear, GradientsAreThoseOfFiniteDifferences) {
   TestRandom random(1);
-  Leaf<double> x(random, 5, 3 * 4);
-  Leaf<double> weight(random, 3 * 2, 4);
+  Leaf<double> x(random, 5, 12);  // three groups of four columns, of two outputs each
+  Leaf<double> weight(random, 6, 4);
   expect_gradients(
       {.run = [&](Tape<double>& tape) { return std::vector{grouped_linear(tape, x.value(), weight.value(), 3)}; },
        .inputs = {{"x", x}, {"weight", weight}}});
