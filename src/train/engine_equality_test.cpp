@@ -14,8 +14,7 @@
 #include "train/export.h"
 #include "train/gradient_check.h"
 #include "train/initial_values.h"
-#include "train/matmul.h"
-#include "train/model.h"
+#include "train/model_test_support.h"
 #include "train/moe.h"
 
 namespace tidepool {
@@ -35,23 +34,11 @@ class LayerCollector final : public Probe {
   std::map<std::string, std::vector<float>> tensors;
 };
 
-/// Logits of every row, as training computes them with all roundings of inference.
-std::vector<float> trained_logits(const ModelConfig& config, const ParameterSet<float>& parameters,
-                                  std::span<const int32_t> token_map, std::span<const InputToken> tokens) {
-  TrainingModel<float> model(config, {token_map.begin(), token_map.end()}, parameters);
-  ThreadPool pool(2);
-  Tape<float> tape(pool, Tape<float>::Mode::kForward);
-  TokenBatch batch;
-  batch.segments = {{0, tokens.size(), 0}};
+std::vector<int32_t> ids_of(std::span<const InputToken> tokens) {
+  std::vector<int32_t> ids;
   for (const InputToken& token : tokens)
-    batch.ids.push_back(token.id);
-  batch.targets.resize(tokens.size());
-  batch.weights.resize(tokens.size());
-  const BackbonePass<float> pass = model.run(tape, batch, {.qat = kFullQat});
-  const Value<float>& head = parameters.get("head.weight").value;
-  std::vector<float> logits(tokens.size() * head.rows());
-  matmul(tape, {pass.hidden.data, transposed(head.data), {logits.data(), tokens.size(), head.rows()}});
-  return logits;
+    ids.push_back(token.id);
+  return ids;
 }
 
 /// A value that crosses a step of a grid, or a choice that flips, moves a row by some half per cent (the golden
@@ -130,7 +117,7 @@ TEST_F(EngineEquality, EngramOnGoldenWeights) {
 }
 
 TEST_F(EngineEquality, LogitsOnGoldenWeights) {
-  expect_equal_logits(trained_logits(model_.config(), parameters_, golden::token_map(), tokens_), logits_,
+  expect_equal_logits(trained_logits(model_.config(), parameters_, golden::token_map(), ids_of(tokens_)), logits_,
                       tokens_.size());
 }
 
@@ -156,8 +143,8 @@ TEST(EngineOfAnExport, LogitsOfFreshMasters) {
   SequenceState state = model.new_sequence();
   const ForwardRequest request{&state, tokens, 0, tokens.size()};
   const Span2d<const float> logits = forward(model, {pool, kernels::reference_kernels()}, arena, {&request, 1});
-  expect_equal_logits(trained_logits(config, parameters, token_map, tokens), {logits.data, logits.rows * logits.cols},
-                      tokens.size());
+  expect_equal_logits(trained_logits(config, parameters, token_map, ids_of(tokens)),
+                      {logits.data, logits.rows * logits.cols}, tokens.size());
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "model/vision.h"
 #include "train/gradient_check.h"
 #include "train/initial_values.h"
-#include "train/matmul.h"
+#include "train/model_test_support.h"
 #include "train/output_head.h"
 
 namespace tidepool {
@@ -38,17 +38,9 @@ std::vector<float> golden_logits(const std::vector<int32_t>& ids, const std::str
   const auto checkpoint = Checkpoint::open(golden::folder() / checkpoint_name);
   ParameterSet<float> parameters(checkpoint->config());
   load_parameters(*checkpoint, parameters);
-  TrainingModel<float> model(checkpoint->config(),
-                             checkpoint->config().engram ? golden::token_map() : std::vector<int32_t>(), parameters);
-  ThreadPool pool(2);
-  Tape<float> tape(pool, Tape<float>::Mode::kForward);
-  TokenBatch batch = batch_of({ids});
-  batch.pictures = std::move(pictures);
-  const BackbonePass<float> pass = model.run(tape, batch, {.qat = kFullQat});
-  const Parameter<float>& head = parameters.get("head.weight");
-  std::vector<float> logits(ids.size() * head.value.rows());
-  matmul(tape, {pass.hidden.data, transposed(head.value.data), {logits.data(), ids.size(), head.value.rows()}});
-  return logits;
+  return trained_logits(checkpoint->config(), parameters,
+                        checkpoint->config().engram ? golden::token_map() : std::vector<int32_t>(), ids,
+                        std::move(pictures));
 }
 
 class GoldenLogits : public testing::TestWithParam<std::pair<const char*, const char*>> {};
