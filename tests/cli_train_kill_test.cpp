@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <compare>
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -56,12 +57,8 @@ std::string stage_text(const std::string& name, uint64_t steps, const std::strin
              "mixture": [{"task": "recall", "weight": 1, "length": 64}]})";
 }
 
-/// Where a run is.
-struct StepPlace {
-  uint64_t stage = 0;
-  uint64_t step = 0;
-  auto operator<=>(const StepPlace&) const = default;
-};
+/// Where a run is: stage and step.
+using StepPlace = std::pair<uint64_t, uint64_t>;
 
 uint64_t count_in(const Json& object, std::string_view key) {
   return static_cast<uint64_t>(at(object, key).try_int64().value());
@@ -135,6 +132,7 @@ class KilledTraining {
     const ProgramResult result = run_tidepool(command("killed"));
     note_start(result.err);
     EXPECT_EQ(result.status, -1) << result.err;
+    EXPECT_TRUE(has_unfinished_files()) << "the limit did not end it within a file";
     note_kill(result.status == -1);
   }
   /// Starts the run and stops it with Ctrl-C when so many of this start's lines have come.
@@ -148,6 +146,12 @@ class KilledTraining {
   }
 
  private:
+  [[nodiscard]] bool has_unfinished_files() const {
+    const std::filesystem::recursive_directory_iterator all(killed(""));
+    return std::any_of(begin(all), end(all), [](const std::filesystem::directory_entry& file) {
+      return file.path().filename().string().find(".tmp.") != std::string::npos;
+    });
+  }
   [[nodiscard]] std::vector<std::string> command(const std::string& out) const {
     return {"train",
             "model",
@@ -231,19 +235,26 @@ void expect_same_log(const KilledTraining& training) {
     ASSERT_EQ(whole[i], killed[i]);  // what follows the first difference says nothing more
 }
 
+std::set<std::string> names_in(const std::filesystem::path& folder) {
+  std::set<std::string> names;
+  for (const auto& file : std::filesystem::directory_iterator(folder))
+    names.insert(file.path().filename().string());
+  return names;
+}
+
 void expect_same_end(const KilledTraining& training) {
   expect_same_log(training);
   EXPECT_THAT(differences(timeless_state(training.whole("state.safetensors")),
                           timeless_state(training.killed("state.safetensors"))),
               IsEmpty());
   EXPECT_TRUE(all_bytes(training.whole("loss.svg")) == all_bytes(training.killed("loss.svg")));
-  size_t files = 0;
-  for (const auto& file : std::filesystem::directory_iterator(training.whole("model"))) {
-    const std::string name = "model/" + file.path().filename().string();
-    EXPECT_TRUE(all_bytes(training.whole(name)) == all_bytes(training.killed(name))) << name;
-    ++files;
+  EXPECT_EQ(names_in(training.killed("")), names_in(training.whole("")));
+  EXPECT_EQ(names_in(training.killed("model")), names_in(training.whole("model")));
+  EXPECT_EQ(names_in(training.whole("model")).size(), 4U);
+  for (const std::string& name : names_in(training.whole("model"))) {
+    const std::string file = "model/" + name;
+    EXPECT_TRUE(all_bytes(training.whole(file)) == all_bytes(training.killed(file))) << file;
   }
-  EXPECT_EQ(files, 4U);
 }
 
 TEST(SlowCliTrainModel, KilledAgainAndAgainItEndsWithTheSameBits) {

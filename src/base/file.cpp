@@ -107,14 +107,28 @@ class RealFileSystem final : public FileSystem {
   }
 };
 
+constexpr std::string_view kTemporaryMark = ".tmp.";
+
 /// A name nobody else uses: process id and a counter (the only state, and it carries no meaning).
 std::filesystem::path temporary_beside(const std::filesystem::path& path) {
   static std::atomic<uint64_t> counter{0};
   // Relaxed: only distinctness matters.
   const uint64_t number = counter.fetch_add(1, std::memory_order_relaxed);
   std::filesystem::path temporary = path;
-  temporary += fmt::format(".tmp.{}.{}", ::getpid(), number);
+  temporary += fmt::format("{}{}.{}", kTemporaryMark, ::getpid(), number);
   return temporary;
+}
+
+/// Whether temporary_beside made the name.
+bool is_temporary(std::string_view name) {
+  const size_t mark = name.rfind(kTemporaryMark);
+  if (mark == std::string_view::npos) return false;
+  const std::string_view numbers = name.substr(mark + kTemporaryMark.size());
+  const size_t dot = numbers.find('.');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return dot != std::string_view::npos && is_number(numbers.substr(0, dot)) && is_number(numbers.substr(dot + 1));
 }
 
 size_t page_bytes() {
@@ -219,6 +233,16 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view t
   AtomicFile file(path, files);
   file.write(text);
   file.commit();
+}
+
+void remove_unfinished_files(const std::filesystem::path& folder, FileSystem& files) {
+  std::error_code failure;
+  std::filesystem::directory_iterator at(folder, failure);
+  if (failure == std::errc::no_such_file_or_directory) return;
+  for (; !failure && at != std::filesystem::directory_iterator(); at.increment(failure)) {
+    if (is_temporary(at->path().filename().native())) files.remove(at->path());
+  }
+  if (failure) throw_io("list", folder, failure.value());
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {

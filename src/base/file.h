@@ -95,6 +95,10 @@ class AtomicFile {
 void write_file_atomically(const std::filesystem::path& path, std::string_view text,
                            FileSystem& files = real_file_system());
 
+/// Removes from `folder`, if there is one, what an AtomicFile left behind whose process was killed. Only for who owns
+/// the folder (FolderLock): a file that is being written looks the same. Throws Error(kIo).
+void remove_unfinished_files(const std::filesystem::path& folder, FileSystem& files = real_file_system());
+
 /// A read-only mapping of a file or a part of it. Pages are read when touched. The file may be closed afterwards.
 /// If another process cuts the file short, touching the lost part ends this process (SIGBUS): replace files by rename.
 class MappedFile {

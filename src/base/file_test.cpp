@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -149,6 +151,29 @@ TEST(AtomicFile, TwoWritersOfOneFileDoNotMix) {
   first.commit();
   second.commit();
   EXPECT_EQ(read_file(folder / "a", kMany), "second");
+}
+
+TEST(AtomicFile, WhatAKilledWriterLeftIsRemovedAndNothingElse) {
+  const TempFolder folder;
+  const std::vector<std::string> kept{"a", "a.tmp", "a.tmp.1", "a.tmp.1.", "a.tmp.x.1", "a.tmp.1.2.b"};
+  for (const std::string& name : kept)
+    write_file_atomically(folder / name, "kept");
+  const pid_t writer = ::fork();
+  if (writer == 0) {
+    AtomicFile file(folder / "a");
+    file.write("half");
+    ::_exit(0);  // as if killed: nothing is cleaned up
+  }
+  ASSERT_EQ(::waitpid(writer, nullptr, 0), writer);
+  ASSERT_EQ(files_in(folder.path()), kept.size() + 1);
+  remove_unfinished_files(folder.path());
+  EXPECT_EQ(files_in(folder.path()), kept.size());
+  for (const std::string& name : kept)
+    EXPECT_EQ(read_file(folder / name, kMany), "kept");
+  EXPECT_NO_THROW(remove_unfinished_files(folder / "no folder"));
+  const Error error = error_of([&] { remove_unfinished_files(folder / "a"); });
+  EXPECT_EQ(error.code(), ErrorCode::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("/a"));
 }
 
 TEST(Faults, ShortReadsAndWritesAreCarriedOn) {

@@ -92,6 +92,7 @@ DiskStore::DiskStore(const DiskStoreOptions& options)
   if (!options.is_read_only) {
     make_private_folder(options.folder);
     lock_ = std::make_unique<FolderLock>(options.folder, store::kStorePurpose);
+    remove_unfinished_files(options.folder, files_);
   }
   const store::LoadOutcome loaded = load_families(files_, options.folder, blocks_, snapshots_, now());
   if (options.is_read_only) return;

@@ -33,6 +33,18 @@ TEST_F(DiskStoreTest, WhatWasFlushedIsThereAfterReopening) {
   EXPECT_EQ(snapshot->parent, test_key(1, 39));
 }
 
+TEST_F(DiskStoreTest, OpeningRemovesWhatAKilledWriterLeft) {
+  { const auto store = open_disk_store(options()); }
+  const std::filesystem::path left = options().folder / "uses.log.tmp.12.0";
+  write_file_atomically(left, "half");
+  DiskStoreOptions reader = options();
+  reader.is_read_only = true;
+  { const auto store = open_disk_store(reader); }
+  EXPECT_TRUE(std::filesystem::exists(left));  // it may be another process's, and not left at all
+  { const auto store = open_disk_store(options()); }
+  EXPECT_FALSE(std::filesystem::exists(left));
+}
+
 TEST_F(DiskStoreTest, ABlockIsWrittenOnce) {
   const auto store = open_disk_store(options());
   write_chain(*store, 1, 0, 10);

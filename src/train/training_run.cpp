@@ -179,6 +179,8 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
   check_stages();
   std::filesystem::create_directories(options.folder);
   lock.emplace(options.folder, FolderPurpose{"this training run", "train into another folder (--out)"});
+  remove_unfinished_files(options.folder);
+  remove_unfinished_files(options.folder / "model");
   state.recipe = inputs.digest;
   const bool goes_on = std::filesystem::exists(file("state.safetensors"));
   if (goes_on) state = load_run_state(file("state.safetensors"), inputs.digest);
