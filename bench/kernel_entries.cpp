@@ -82,9 +82,11 @@ Result measure_gemv(const Workbench& bench, const std::vector<Shape>& shapes, co
   Buffer<float> y(131072);
   size_t matrices = 0;
   double bytes = 0;
+  double operations = 0;
   for (; bytes < static_cast<double>(kBytesPerRound); ++matrices) {
     const Shape& shape = shapes[matrices % shapes.size()];
     bytes += static_cast<double>(shape.code_bytes() + shape.scale_bytes());
+    operations += 2.0 * static_cast<double>(shape.out * shape.in);
   }
   const auto round = [&] {
     for (size_t i = 0; i < matrices; ++i) {
@@ -94,7 +96,7 @@ Result measure_gemv(const Workbench& bench, const std::vector<Shape>& shapes, co
              Span2d<float>(y.data(), 1, shape.out));
     }
   };
-  return against_bandwidth(bench, {.shape = description, .bytes = bytes, .run = round});
+  return against_bandwidth(bench, {.shape = description, .bytes = bytes, .operations = operations, .run = round});
 }
 
 Result fp4_expert_gemv(const Workbench& bench) {
@@ -254,6 +256,8 @@ Result mhc_n512(const Workbench& bench) {
                                    .x = Span2d<float>(x.data(), kRows, kHidden)};
   return against_bandwidth(bench, {.shape = "512 rows of four streams of 5,120, 2n + 2 vectors each",
                                    .bytes = static_cast<double>((2 * kStreams + 2) * kRows * kHidden * sizeof(float)),
+                                   // A sum of squares, F, and what expands and collapses the streams.
+                                   .operations = 2.0 * kRows * kStreams * kHidden * (kProducts + kStreams + 3),
                                    .run = [&] { cross_streams(math, config, pass, crossing); }});
 }
 
@@ -304,11 +308,16 @@ Work dense_n512_work(const Workbench& bench) {
   const auto state = std::make_shared<State>(bench);
   const std::vector<Shape> shapes{{MatrixFormat::kFp8Tile32, kHidden, kHidden},
                                   {MatrixFormat::kFp8Tile32, 32768, kHidden}};
+  double bytes = 0;
   double operations = 0;
-  for (const Shape& shape : shapes)
+  for (const Shape& shape : shapes) {
+    bytes += static_cast<double>(shape.code_bytes() + shape.scale_bytes());
+    bytes += static_cast<double>(kRows * (shape.in + shape.out) * sizeof(float));
     operations += 2.0 * static_cast<double>(kRows * shape.in * shape.out);
+  }
   return {.shape = "[5120,5120] and [32768,5120] FP8, 512 rows",
           .repeats = 5,
+          .bytes = bytes,
           .operations = operations,
           .run = [&bench, state, shapes] {
             for (const Shape& shape : shapes) {

@@ -71,21 +71,43 @@ double moe_bytes(const Model& model, const LayerWeights& layer) {
          expert_bytes(layer.moe.shared) + matrix_bytes(layer.moe.gate);
 }
 
-/// Weights that one decode step reads.
-double decode_bytes(const Model& model) {
-  double bytes = matrix_bytes(model.weights().head);
+/// Weights of a layer's attention and hyper-connections.
+double attention_bytes(const LayerWeights& layer) {
+  const AttentionWeights& a = layer.attention;
+  double bytes = 0;
+  for (const MatrixView& m : {a.wq_a, a.wq_b, a.wkv, a.wo_a, a.wo_b, layer.attn_hc.fn, layer.ffn_hc.fn}) {
+    bytes += matrix_bytes(m);
+  }
+  if (a.compressor) bytes += matrix_bytes(a.compressor->wkv) + matrix_bytes(a.compressor->wgate);
+  if (a.index_key) bytes += matrix_bytes(a.index_key->wk);
+  if (a.index_query) bytes += matrix_bytes(a.index_query->wq_b) + matrix_bytes(a.index_query->weights_proj);
+  return bytes;
+}
+
+/// All weights of the layers, which a prompt of many tokens reads once if what is read stays.
+double layer_bytes(const Model& model) {
+  double bytes = 0;
   for (const LayerWeights& layer : model.weights().layers) {
-    const AttentionWeights& a = layer.attention;
-    for (const MatrixView& m : {a.wq_a, a.wq_b, a.wkv, a.wo_a, a.wo_b, layer.attn_hc.fn, layer.ffn_hc.fn}) {
-      bytes += matrix_bytes(m);
-    }
-    if (a.compressor) bytes += matrix_bytes(a.compressor->wkv) + matrix_bytes(a.compressor->wgate);
-    if (a.index_key) bytes += matrix_bytes(a.index_key->wk);
-    if (a.index_query) bytes += matrix_bytes(a.index_query->wq_b) + matrix_bytes(a.index_query->weights_proj);
-    bytes += moe_bytes(model, layer);
+    bytes += attention_bytes(layer) + expert_bytes(layer.moe.shared) + matrix_bytes(layer.moe.gate);
+    for (const ExpertWeights& expert : layer.moe.experts)
+      bytes += expert_bytes(expert);
   }
   return bytes;
 }
+
+/// Weights that one decode step reads.
+double decode_bytes(const Model& model) {
+  double bytes = matrix_bytes(model.weights().head);
+  for (const LayerWeights& layer : model.weights().layers)
+    bytes += attention_bytes(layer) + moe_bytes(model, layer);
+  return bytes;
+}
+
+constexpr double kMoeRowOperations = 2.0 * (7 * 3 * 5120 * 2304 + 48 * 5120);
+constexpr double kHeadOperations = 2.0 * 129280 * 5120;
+/// A multiplication and an addition for each weight of a layer that a token meets in attention and MoE; compressors and
+/// indexers (under 2 %) are left out.
+constexpr double kLayerOperations = 2 * 126.617e6 + kMoeRowOperations;
 
 std::vector<InputToken> tokens_of(const Model& model, size_t count) {
   std::vector<InputToken> tokens(count);
@@ -136,6 +158,7 @@ Result moe_layer_n1(const Workbench& bench, const Model& model) {
   };
   return against_bandwidth(bench, {.shape = "6 of 48 experts and the shared one, one row, as the engine runs them",
                                    .bytes = 32 * moe_bytes(model, model.weights().layers.front()),
+                                   .operations = 32 * kMoeRowOperations,
                                    .run = round});
 }
 
@@ -144,13 +167,15 @@ Result fp4_grouped_n256(const Workbench& bench, const Model& model) {
   Arena arena;
   const Math math(bench.runtime(), model.options().numerics);
   LayerInput input(model, arena, kRows);
-  return against_peak(bench, {.shape = "256 rows, 6 of 48 experts and the shared one, with routing and gathering",
-                              .repeats = 3,
-                              .operations = 2.0 * kRows * 7 * 3 * 5120 * 2304 + 2.0 * kRows * 48 * 5120,
-                              .run = [&] {
-                                mixture_of_experts(math, model.moe(), model.weights().layers[0].moe, 0, input.pass,
-                                                   input.x, input.y);
-                              }});
+  const MoeWeights& moe = model.weights().layers[0].moe;
+  const double bytes = static_cast<double>(moe.experts.size()) * expert_bytes(moe.experts.front()) +
+                       expert_bytes(moe.shared) + matrix_bytes(moe.gate) + 2.0 * sizeof(float) * kRows * 5120;
+  return against_peak(bench,
+                      {.shape = "256 rows, 6 of 48 experts and the shared one, with routing and gathering",
+                       .repeats = 3,
+                       .bytes = bytes,
+                       .operations = kRows * kMoeRowOperations,
+                       .run = [&] { mixture_of_experts(math, model.moe(), moe, 0, input.pass, input.x, input.y); }});
 }
 
 /// Reads `tokens` into a new sequence and returns the seconds it took.
@@ -176,6 +201,7 @@ Result decode_step_cut4(const Workbench& bench, const Model& model) {
   return against_bandwidth(bench, {.shape = "one token behind 512, four layers and the head",
                                    .repeats = 31,
                                    .bytes = decode_bytes(model),
+                                   .operations = 4 * kLayerOperations + kHeadOperations,
                                    .run = [&] {
                                      const Arena::Scope scope(arena);
                                      const ForwardRequest request{&state, std::span(tokens).subspan(next++, 1), 0, 1};
@@ -230,9 +256,6 @@ kernels::KernelTable profiled(const kernels::KernelTable& table) {
   return result;
 }
 
-/// A multiplication and an addition for each weight of a layer that a token meets in attention and MoE; compressors and
-/// indexers (under 2 %) are left out.
-constexpr double kLayerOperations = 2 * (126.617e6 + 7 * 35.389e6 + 48.0 * 5120);
 constexpr size_t kPrefillTokens = 2048;
 constexpr size_t kCedTokens = 8192;
 
@@ -272,6 +295,7 @@ Result prefill_cut4(const Workbench& bench, const Model& model) {
   Result result = against_peak(bench, {.shape = "2,048 tokens through all four layers",
                                        .repeats = 1,
                                        .warm_ups = 0,
+                                       .bytes = layer_bytes(model),
                                        .operations = kPrefillTokens * 4 * kLayerOperations,
                                        .run = [&] { split = split_by_kernel(bench, model, arena, tokens); }});
   result.split = std::move(split);

@@ -150,13 +150,23 @@ Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth
   return rounds;
 }
 
+/// What every result says of its work.
+Result described(const Work& work, const Rounds& rounds) {
+  Result result;
+  result.shape = work.shape;
+  if (work.bytes > 0 && work.operations > 0) {
+    result.gflops = work.operations / median(rounds.seconds) / 1e9;
+    result.operations_per_byte = work.operations / work.bytes;
+  }
+  return result;
+}
+
 Result as_rate(const Work& work, const Rounds& rounds, double amount, const std::vector<double>& limits) {
   std::vector<double> shares;
   shares.reserve(limits.size());
   for (size_t i = 0; i < limits.size(); ++i)
     shares.push_back(amount / rounds.seconds[i] / limits[i]);
-  Result result;
-  result.shape = work.shape;
+  Result result = described(work, rounds);
   result.median = amount / median(rounds.seconds) / 1e9;
   result.limit_value = median(limits) / 1e9;
   result.share = median(shares);
@@ -193,8 +203,7 @@ Result against_both(const Workbench& bench, const Work& work) {
     bounds.push_back(std::max(by_bytes, by_operations));
     shares.push_back(bounds.back() / rounds.seconds[i]);
   }
-  Result result;
-  result.shape = work.shape;
+  Result result = described(work, rounds);
   result.median = median(rounds.seconds) * 1e3;
   result.unit = "ms";
   result.limit = 2 * bound_by_bytes > rounds.seconds.size() ? "bytes / read_gbps"

@@ -34,6 +34,9 @@ struct Result {
   double limit_value = 0;
   /// How much of the limit was reached, 1 at best; for times and ratios the bound divided by the figure.
   double share = 0;
+  /// Its place under the roofline; 0 where operations or bytes are not counted.
+  double gflops = 0;
+  double operations_per_byte = 0;  ///< of memory that must be read or written
   /// Why it was not measured; then nothing but the name counts.
   std::optional<std::string> skipped;
   /// Where time went, for results that say so: name and share of the measured time.
@@ -79,7 +82,8 @@ struct SuiteResult {
 [[nodiscard]] std::string to_json(const SuiteResult& result);
 /// The table for people.
 [[nodiscard]] std::string to_table(const SuiteResult& result);
-/// A roofline plot: shares of the limits, as bars over the results.
+/// A roofline plot (Williams, Waterman and Patterson 2009): rates over operations per byte beneath what this machine's
+/// memory and multipliers allow; below it the shares of the limits, as bars.
 [[nodiscard]] std::string to_svg(const SuiteResult& result);
 
 }  // namespace tidepool::bench

@@ -54,7 +54,7 @@ struct Work {
   std::string shape;
   int repeats = 9;
   int warm_ups = 1;       ///< calls before the first that counts
-  double bytes = 0;       ///< of weights or KV read from memory
+  double bytes = 0;       ///< of weights, KV and rows that memory must be asked for
   double operations = 0;  ///< additions and multiplications
   std::function<void()> run;
 };

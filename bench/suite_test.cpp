@@ -42,5 +42,24 @@ TEST(Suite, SaysWhatWasLeftOut) {
   EXPECT_THAT(to_svg(suite), Not(HasSubstr("skipped_one")));
 }
 
+TEST(Suite, PlotsAResultWhereItsOperationsPerByteSay) {
+  SuiteResult suite;
+  suite.machine.read_gbps = 50;
+  suite.machine.fma_gflops = 500;
+  suite.machine.avx512_bf16_tflops = 1;
+  suite.results.resize(2);
+  suite.results[0].name = "bound_by_memory";
+  suite.results[0].operations_per_byte = 1;  // a fifth of the five decades of the axis, which is 520 wide from 190
+  suite.results[0].gflops = 31.622776;       // halfway up the three decades below a TFLOP/s, which are 360 high from 40
+  suite.results[1].name = "not_counted";
+  const std::string svg = to_svg(suite);
+  EXPECT_THAT(svg,
+              HasSubstr("<circle cx=\"294.0\" cy=\"220.0\" r=\"3\"><title>bound_by_memory: 31.62 GFLOP/s</title>"));
+  // Memory's slope meets the higher peak at 20 operations a byte, the lower one at 10.
+  EXPECT_THAT(svg, HasSubstr("x2=\"429.3\" y2=\"40.0\" stroke=\"#3b7dd8\""));
+  EXPECT_THAT(svg, HasSubstr("<line x1=\"398.0\" y1=\"76.1\" x2=\"710.0\" y2=\"76.1\" stroke=\"#d8873b\"/>"));
+  EXPECT_THAT(svg, Not(HasSubstr("<title>not_counted")));
+}
+
 }  // namespace
 }  // namespace tidepool::bench

@@ -20,7 +20,7 @@ constexpr const char* kBenchExamples =
     "  tidepool bench kernels\n"
     "  tidepool bench kernels --only decode_step_cut4\n"
     "  tidepool bench kernels --isa all --json\n"
-    "  tidepool bench kernels --plot shares.svg\n"
+    "  tidepool bench kernels --plot roofline.svg\n"
     "  tidepool bench kv --kv-dir FOLDER\n"
     "\n"
     "Each figure stands beside the limit of this machine that bounds it, measured by turns with it (docs/bench.md).\n"
@@ -85,7 +85,7 @@ void add_bench_command(CLI::App& program, Invocation& invocation) {
       ->capture_default_str();
   command->add_option("--only", flags->only, "one result, by its name");
   command->add_option("--kv-dir", flags->kv_dir, "where `bench kv` makes its folder, and removes it; the cache folder");
-  command->add_option("--plot", flags->plot, "also draw the shares, as SVG, into this file");
+  command->add_option("--plot", flags->plot, "also draw a roofline and the shares, as SVG, into this file");
   command->add_option("--isa", flags->engine.isa, "kernels to use: auto, a name, or all, one after the other")
       ->capture_default_str();
   command->add_option("--threads", flags->engine.threads, "threads; 0 is one per physical core")
