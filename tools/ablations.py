@@ -29,6 +29,7 @@ MODEL = ROOT / "models" / "ablations"
 SOURCES = ["git-doc", "debian-handbook", "debian-manuals", "gnome-help"]
 ITEMS = {"recall_256": 200, "text": 60, "replay": 200}
 RATES = {"muon": [0.007, 0.014, 0.028], "adamw": [0.003, 0.007, 0.014]}
+LOOKED_UP = 0.3  # nats a token of an answer; some value of the list, but not the right one, costs 0.77
 BASE_RATE = 0.014  # of the first stage of models/ablations/recipe.json, with Muon
 
 
@@ -256,33 +257,44 @@ class Lab:
         return json.loads(file.read_text())
 
     def quality(self, variant, **how):
-        """Cells: bits per byte of text, bits a token of recall's answers, share of right answers."""
+        """Cells: bits per byte of text, bits a token of recall's answers, share of right answers, when it was learnt."""
         results = [self.measure(variant, seed, **how) for seed in self.seeds]
         recall = [result["recall_256"] for result in results]
         return [
-            spread([bits_per_byte(result) for result in results], 3),
-            spread([result["answer_bits"] for result in recall], 3),
-            spread([100 * result["accuracy"] for result in recall], 1),
+            spread([bits_per_byte(result) for result in results], ".3f"),
+            spread([result["answer_bits"] for result in recall], ".3f"),
+            spread([100 * result["accuracy"] for result in recall], ".1f"),
+            ", ".join(looked_up(self.train(variant, seed)) for seed in self.seeds),
         ]
 
     def cpu_hours(self):
         return sum(float((folder / "cpu_seconds").read_text()) for folder in self.used) / 3600
 
 
+def looked_up(folder):
+    """Thousands of tokens behind which the first stage's loss, the mean of 20 steps, was below LOOKED_UP."""
+    steps = [json.loads(line) for line in (folder / "run/log.jsonl").read_text().splitlines()]
+    steps = [step for step in steps if step["stage"] == 0]
+    for end in range(20, len(steps) + 1):
+        if statistics.fmean(step["loss"] for step in steps[end - 20:end]) < LOOKED_UP:
+            return f"{steps[end - 1]['tokens'] / 1e3:.0f}"
+    return "never"
+
+
 def bits_per_byte(result):
     return result["text"]["bits_per_byte"] if "text" in result else math.nan  # a dry run has no texts
 
 
-def spread(values, digits):
+def spread(values, form):
     half = (max(values) - min(values)) / 2
-    return f"{statistics.fmean(values):.{digits}f} ± {half:.{digits}f}"
+    return f"{statistics.fmean(values):{form}} ± {half:{form}}"
 
 
 MODELS = {"released": "tests/golden/released_config.json", "pocket": "models/pocket/config.json",
           "this page's": "models/ablations/config.json"}
 LENGTHS = [512, 65536]
 FLOP = [f"MFLOP a token of a prompt of {length:,}" for length in LENGTHS]
-QUALITY = ["text, bits a byte", "recall, bits a token", "recall, % right"]
+QUALITY = ["text, bits a byte", "recall, bits a token", "recall, % right", "learnt behind, thousand tokens"]
 
 
 def learn_vocabulary(lab):
@@ -343,10 +355,10 @@ def ratio(lab):
 
 def replay(lab):
     measured = [lab.measure("base", seed, tests=("replay",)).get("replay", {}) for seed in lab.seeds]
-    divergence = [spread([result.get(key, math.nan) for result in measured], 4) for key in ["kl_mean", "kl_p99"]]
-    rows = [["exact", "0", "0", *lab.quality("base", replay="exact")[1:]],
-            ["bounded", *divergence, *lab.quality("base")[1:]]]
-    return ["replay", "KL from exact, mean", "99 % below", *QUALITY[1:]], rows
+    divergence = [spread([result.get(key, math.nan) for result in measured], ".1e") for key in ["kl_mean", "kl_p99"]]
+    rows = [["exact", "0", "0", *lab.quality("base", replay="exact")[1:3]],
+            ["bounded", *divergence, *lab.quality("base")[1:3]]]
+    return ["replay", "KL from exact, mean", "99 % below", *QUALITY[1:3]], rows
 
 
 def engram(lab):

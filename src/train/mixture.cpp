@@ -68,8 +68,10 @@ std::unique_ptr<Task> make_part_task(const RecipePart& part, const std::string& 
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: task {} shows pictures; give the config a vision_config", place, part.task));
   }
-  const TaskOptions options{
-      .length_min = part.length_min, .length_max = part.length_max, .word_dropout = part.word_dropout};
+  const TaskOptions options{.length_min = part.length_min,
+                            .length_max = part.length_max,
+                            .words = part.words,
+                            .word_dropout = part.word_dropout};
   try {
     return make_task(part.task, options, encoding.tokenizer, corpus);
   } catch (const Error& error) {

@@ -15,6 +15,7 @@
 #include "text/json.h"
 #include "train/name_list.h"
 #include "train/tasks.h"
+#include "train/tasks_words.h"
 
 namespace tidepool {
 namespace {
@@ -144,7 +145,7 @@ void read_length(const Field& field, size_t batch_rows, RecipePart& part) {
 }
 
 RecipePart read_part(const Field& field, size_t batch_rows) {
-  field.check_keys({"texts", "task", "weight", "loss_weight", "length", "word_dropout"});
+  field.check_keys({"texts", "task", "weight", "loss_weight", "length", "words", "word_dropout"});
   RecipePart part;
   const std::optional<Field> texts = field.find("texts");
   const std::optional<Field> task = field.find("task");
@@ -160,6 +161,10 @@ RecipePart read_part(const Field& field, size_t batch_rows) {
   part.weight = field.at("weight").number(kWeightMin, kWeightMax);
   if (const std::optional<Field> loss = field.find("loss_weight"))
     part.loss_weight = loss->number(kWeightMin, kWeightMax);
+  if (const std::optional<Field> words = field.find("words")) {
+    if (part.task != "recall") words->refuse("left out: it is for the task recall alone");
+    part.words = static_cast<size_t>(words->integer(kTaskWordsMin, static_cast<int64_t>(task_words().size())));
+  }
   constexpr double kDropoutMax = 0.9;
   if (const std::optional<Field> share = field.find("word_dropout")) {
     if (part.task != "help") share->refuse("left out: it is for the task help alone");

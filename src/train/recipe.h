@@ -20,6 +20,7 @@ struct RecipePart {
   double loss_weight = 1;   ///< of each of its tokens to be learnt: answers are few among the tokens of a long prompt
   size_t length_min = 0;    ///< tokens of a sample, of tasks that have a length
   size_t length_max = 0;    ///< the same, and of texts, which are cut to it
+  size_t words = 0;         ///< of the lists of `recall`; 0: all there are
   double word_dropout = 0;  ///< of the questions of `help`
 };
 

@@ -124,6 +124,10 @@ TEST(Recipe, WhatIsWrongIsNamedWithItsPlace) {
               HasSubstr("either \"texts\" or \"task\""));
   EXPECT_THAT(refusal(with("\"task\": \"recall\"", "\"task\": \"recall\", \"word_dropout\": 0.1")),
               HasSubstr("mixture[1].word_dropout is 0.1; it must be left out: it is for the task help alone"));
+  EXPECT_THAT(refusal(with("\"task\": \"help\"", "\"task\": \"help\", \"words\": 24")),
+              HasSubstr("words is 24; it must be left out: it is for the task recall alone"));
+  EXPECT_THAT(refusal(with("\"task\": \"recall\"", "\"task\": \"recall\", \"words\": 15")),
+              HasSubstr("mixture[1].words is 15; it must be an integer from 16 to"));
   EXPECT_THAT(refusal(with("\"task\": \"help\"", "\"task\": \"help\", \"word_dropout\": 1")),
               HasSubstr("word_dropout is 1; it must be a number from 0 to 0.9"));
   EXPECT_THAT(refusal(with("[128, 512]", "[128, 513]")), HasSubstr("stages[0].mixture[1].length[1] is 513"));

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "train/name_list.h"
+#include "train/tasks_words.h"
 
 namespace tidepool {
 namespace {
@@ -24,6 +25,10 @@ void check_options(std::string_view name, const TaskOptions& options) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("task {}: lengths {} to {}; they must be {} to {} and in order", name, options.length_min,
                             options.length_max, kLengthMin, kLengthMax));
+  }
+  if (options.words != 0 && (options.words < kTaskWordsMin || options.words > task_words().size())) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("task {}: {} words; they must be {} to {}, or 0 for all", name,
+                                                         options.words, kTaskWordsMin, task_words().size()));
   }
   if (options.effort < 0 || options.effort > kEffortMax) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -40,6 +40,9 @@ struct TaskOptions {
   /// How questions are asked about one context: many in one conversation, to learn from; or this many items that share
   /// a context, with one question each, to measure with (the context is then read once). 0: in one conversation.
   size_t questions_per_context = 0;
+  /// Keys and values of `recall` are among so many words; 0: all. The fewer there are, the less it helps to know which
+  /// words a list has, and the sooner looking up is learnt. (docs/pocket.md)
+  size_t words = 0;
   /// Share of the words of a question that are left out, in every second item that is learnt from; `help` alone. A
   /// model that reads whole questions finds the answers of those it has seen; one that reads what is left of them,
   /// others too.

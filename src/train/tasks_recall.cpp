@@ -41,12 +41,12 @@ struct Pair {
 /// Draws pairs that are of one split, with keys that are all different.
 class PairSource {
  public:
-  PairSource(Split split, RandomStream& random) : split_(split), random_(random) {}
+  PairSource(Split split, std::span<const std::string_view> words, RandomStream& random)
+      : split_(split), words_(words), random_(random) {}
 
   Pair next() {
     while (true) {
-      const auto words = task_words();
-      Pair pair = {std::string(random_.pick(words)), std::string(random_.pick(words))};
+      Pair pair = {std::string(random_.pick(words_)), std::string(random_.pick(words_))};
       const bool is_heldout = stable_hash(pair.key + " " + pair.value) % kPairsHeldoutOneIn == 0;
       if (is_heldout == (split_ == Split::kHeldout) && keys_.insert(pair.key).second) return pair;
     }
@@ -54,6 +54,7 @@ class PairSource {
 
  private:
   Split split_;
+  std::span<const std::string_view> words_;
   RandomStream& random_;
   std::set<std::string> keys_;
 };
@@ -157,12 +158,15 @@ class LookupTask : public Task {
 /// Lines of pairs; where there is more room than for kPairsMax of them, among lines of digits.
 class RecallTask final : public LookupTask {
  public:
-  RecallTask(const TaskOptions& options, const Tokenizer& tokenizer) : LookupTask("recall", options, tokenizer) {}
+  RecallTask(const TaskOptions& options, const Tokenizer& tokenizer)
+      : LookupTask("recall", options, tokenizer),
+        words_(options.words == 0 ? task_words() : task_words().first(options.words)),
+        pairs_max_(options.words == 0 ? kPairsMax : std::min(kPairsMax, options.words * 3 / 4)) {}
 
  private:
   [[nodiscard]] Context make_context(Split split, size_t tokens, RandomStream& random) const override {
     Context context;
-    PairSource source(split, random);
+    PairSource source(split, words_, random);
     std::vector<std::string> lines;
     size_t used = 0;
     const auto add = [&](std::string line) {
@@ -172,12 +176,12 @@ class RecallTask final : public LookupTask {
       lines.push_back(std::move(line));
       return true;
     };
-    while (context.pairs.size() < kPairsMax) {
+    while (context.pairs.size() < pairs_max_) {
       Pair pair = source.next();
       if (!add(statement_of(pair))) break;
       context.pairs.push_back(std::move(pair));
     }
-    if (context.pairs.size() == kPairsMax) {
+    if (context.pairs.size() == pairs_max_) {
       while (add(line_of_digits(random))) {
       }
     }
@@ -194,6 +198,9 @@ class RecallTask final : public LookupTask {
       line += fmt::format("{}{}", i == 0 ? "" : " ", random.below(10));
     return line;
   }
+
+  std::span<const std::string_view> words_;
+  size_t pairs_max_;  ///< so far below the number of words that new keys are found soon
 };
 
 /// Lines of pairs among those of pages.
@@ -213,7 +220,7 @@ class NeedleTask final : public LookupTask {
     const size_t count = std::min({wanted, most, kPairsMax});
     Context context;
     context.text = passages_.draw(split, tokens - std::min(tokens, count * kPairTokens), random);
-    PairSource source(split, random);
+    PairSource source(split, task_words(), random);
     context.pairs.reserve(count);
     for (size_t i = 0; i < count; ++i)
       context.pairs.push_back(source.next());

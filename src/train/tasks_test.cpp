@@ -180,6 +180,8 @@ TEST(Tasks, AnUnknownNameNamesThoseThereAre) {
 TEST(Tasks, LengthsAndEffortsOutOfRangeAreRefused) {
   EXPECT_THROW((void)make("recall", {.length_min = 10}), Error);
   EXPECT_THROW((void)make("recall", {.length_min = 500, .length_max = 400}), Error);
+  EXPECT_THROW((void)make("recall", {.words = 15}), Error);
+  EXPECT_THROW((void)make("recall", {.words = task_words().size() + 1}), Error);
   EXPECT_THROW((void)make("arithmetic", {.effort = 101}), Error);
   EXPECT_THROW((void)make_task("needle", {}, byte_tokenizer(), nullptr), Error);
 }
@@ -325,6 +327,21 @@ TEST(RecallTask, PairsOfTheTwoSplitsAreDifferent) {
   EXPECT_GT(heldout.size(), 500);
   for (const std::string& pair : heldout)
     EXPECT_FALSE(train.contains(pair)) << pair;
+}
+
+TEST(RecallTask, WordsOfAListCanBeFew) {
+  constexpr size_t kWords = 16;
+  const auto task = make("recall", {.length_min = 4096, .length_max = 4096, .words = kWords});
+  std::set<std::string> words;
+  for (uint64_t i = 0; i < 20; ++i) {
+    const std::vector<std::string> pairs = pairs_of(task->make({Split::kTrain, 1, i}));
+    EXPECT_EQ(pairs.size(), kWords * 3 / 4);  // there is room for many times as many
+    for (const std::string& pair : pairs) {
+      words.insert(pair.substr(0, pair.find(' ')));
+      words.insert(pair.substr(pair.find(' ') + 1));
+    }
+  }
+  EXPECT_EQ(words.size(), kWords);
 }
 
 TEST(RecallTask, LinesOfDigitsFillWhatPairsLeave) {
