@@ -82,7 +82,7 @@ inline constexpr Words32 kE4m3Words[2][2] = {{e4m3_words(0, 0), e4m3_words(0, 1)
                                              {e4m3_words(1, 0), e4m3_words(1, 1)}};
 
 /// The bytes of all E4M3 magnitudes' bfloat16 with one scale multiplied in: for weights of which many have that scale,
-/// six instructions for 64 of them where decode_fp8_half takes twelve.
+/// five instructions for 64 of them where decode_fp8_half takes twelve.
 struct ScaledFp8 {
   __m512i low[2];
   __m512i high[2];
