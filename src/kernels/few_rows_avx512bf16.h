@@ -18,6 +18,12 @@ struct Group {
   __m512i vector[kGroupVectors];
 };
 
+/// Where a group of 16 outputs' weights lies.
+struct PanelGroup {
+  const std::byte* codes[Vec::kLanes];
+  const uint8_t* scales[Vec::kLanes];
+};
+
 TIDEPOOL_INLINE Vec::F add_products(Vec::F sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
@@ -30,19 +36,25 @@ TIDEPOOL_INLINE Group load_whole(const WeightRow<Format>& row, size_t g) {
   return Format::decode(row.codes + g * Format::kGroupBytes, scales);
 }
 
+/// Codes and scales of group `g` of a row of `in` columns as far as they exist; behind them `codes` [kGroupBytes] and
+/// `scales` [kGroupBlocks] stay what they were.
+template <typename Format>
+void copy_cut(const WeightRow<Format>& row, size_t in, size_t g, std::byte* codes, uint8_t* scales) {
+  const size_t begin = g * Format::kGroupBytes;
+  __builtin_memcpy(codes, row.codes + begin, smaller(Format::kGroupBytes, Format::row_bytes(in) - begin));
+  if constexpr (Format::kHasScales) {
+    const size_t first = g * kGroupBlocks;
+    __builtin_memcpy(scales, row.scales + first, smaller(kGroupBlocks, (in + kBlock - 1) / kBlock - first));
+  }
+}
+
 /// Group `g` of a row of `in` columns, filled up with zeros where it is cut.
 template <typename Format>
 Group load_cut(const WeightRow<Format>& row, size_t in, size_t g) {
-  alignas(64) std::byte copy[Format::kGroupBytes] = {};
-  uint8_t copied_scales[kGroupBlocks] = {};
-  const size_t begin = g * Format::kGroupBytes;
-  __builtin_memcpy(copy, row.codes + begin, smaller(Format::kGroupBytes, Format::row_bytes(in) - begin));
-  if constexpr (Format::kHasScales) {
-    const size_t first = g * kGroupBlocks;
-    const size_t count = smaller(kGroupBlocks, (in + kBlock - 1) / kBlock - first);
-    __builtin_memcpy(copied_scales, row.scales + first, count);
-  }
-  return Format::decode(copy, copied_scales);
+  alignas(64) std::byte codes[Format::kGroupBytes] = {};
+  uint8_t scales[kGroupBlocks] = {};
+  copy_cut(row, in, g, codes, scales);
+  return Format::decode(codes, scales);
 }
 
 /// Rows of x, each `stride` vectors after the one before.

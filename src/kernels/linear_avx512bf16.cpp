@@ -2,7 +2,9 @@
 #include "kernels/products_avx512bf16.h"
 
 // The formats of weights for VDPBF16PS. A group of 128 columns becomes four vectors of bfloat16 with the scales
-// multiplied in; is_exact tells whether that is exact for all values of the format.
+// multiplied in; is_exact tells whether that is exact for all values of the format. For strips (many_rows_avx512bf16.h)
+// decode_turned gives the vectors of 16 outputs turned: to store(chain, v, vector) dword `chain` of each one's vector
+// v. Codes are turned before they are decoded where that is less to turn.
 
 namespace tidepool::kernels {
 namespace {
@@ -51,6 +53,35 @@ struct Fp4 {
     const auto value = [&](__m512i index) { return _mm512_subs_epu16(_mm512_permutexvar_epi16(index, values), less); };
     return {{value(nibbles), value(_mm512_srli_epi16(nibbles, 4)), value(_mm512_srli_epi16(nibbles, 8)),
              value(_mm512_srli_epi16(nibbles, 12))}};
+  }
+
+  TIDEPOOL_INLINE static void decode_turned(const PanelGroup& panel, const TurnedPanel& to) {
+    const __m512i values = _mm512_load_si512(kFp4Values.value);
+    __m512i codes[Vec::kLanes];
+    alignas(64) uint32_t scales[Vec::kLanes];
+    for (size_t o = 0; o < Vec::kLanes; ++o) {
+      codes[o] = _mm512_loadu_si512(panel.codes[o]);
+      __builtin_memcpy(&scales[o], panel.scales[o], sizeof(scales[o]));
+    }
+    // What each output's scale of each block takes off the table's exponent, in both its words.
+    __m512i less[kGroupBlocks];
+    for (size_t b = 0; b < kGroupBlocks; ++b) {
+      const int byte = static_cast<int>(0x80008000U | b << 16 | b);
+      const __m512i spread = _mm512_set4_epi32(byte + 0x0c000c, byte + 0x080008, byte + 0x040004, byte);
+      const __m512i code = _mm512_shuffle_epi8(_mm512_load_si512(scales), spread);
+      less[b] =
+          _mm512_sub_epi16(_mm512_set1_epi16(static_cast<int16_t>(kFp4ScaleMax << 7)), _mm512_slli_epi16(code, 7));
+    }
+    turn(
+        codes, [&](size_t chain, __m512i nibbles) __attribute__((always_inline)) {
+          const auto value = [&](__m512i index) {
+            return _mm512_subs_epu16(_mm512_permutexvar_epi16(index, values), less[chain / 4]);
+          };
+          to.store(chain, 0, value(nibbles));
+          to.store(chain, 1, value(_mm512_srli_epi16(nibbles, 4)));
+          to.store(chain, 2, value(_mm512_srli_epi16(nibbles, 8)));
+          to.store(chain, 3, value(_mm512_srli_epi16(nibbles, 12)));
+        });
   }
 
   /// Dword l of vector n: columns 8l + n and 8l + 4 + n.
@@ -107,6 +138,32 @@ struct Fp8 {
     return group;
   }
 
+  /// All 16 outputs have the scales of the first.
+  TIDEPOOL_INLINE static void decode_turned(const PanelGroup& panel, const TurnedPanel& to) {
+    for (size_t half = 0; half < 2; ++half) {
+      const uint8_t* scales = panel.scales[0] + 2 * half;
+      const ScaledFp8 scaled[2] = {ScaledFp8(scales[0]), ScaledFp8(scales[1])};
+      __m512i fours[4][4];
+      for (size_t i = 0; i < 4; ++i) {
+        __m512i codes[4];
+        for (size_t o = 0; o < 4; ++o)
+          codes[o] = _mm512_loadu_si512(panel.codes[4 * i + o] + 64 * half);
+        turn_words(codes, fours[i]);
+      }
+      for (size_t j = 0; j < 4; ++j) {
+        __m512i turned[4];
+        turn_quarters(fours[0][j], fours[1][j], fours[2][j], fours[3][j], turned);
+        for (size_t q = 0; q < 4; ++q) {
+          const size_t chain = 4 * q + 2 * (j % 2);
+          __m512i pairs[2];
+          scaled[q / 2].decode(turned[q], pairs);
+          to.store(chain, 2 * half + j / 2, pairs[0]);
+          to.store(chain + 1, 2 * half + j / 2, pairs[1]);
+        }
+      }
+    }
+  }
+
   TIDEPOOL_INLINE static Group pack(const float* x) {
     const __m512i first[2] = {narrowed(x), narrowed(x + 32)};
     const __m512i second[2] = {narrowed(x + 64), narrowed(x + 96)};
@@ -125,6 +182,15 @@ struct Bfloat16 {
   TIDEPOOL_INLINE static Group decode(const std::byte* codes, const uint8_t* /*scales*/) {
     return {{_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64), _mm512_loadu_si512(codes + 128),
              _mm512_loadu_si512(codes + 192)}};
+  }
+  TIDEPOOL_INLINE static void decode_turned(const PanelGroup& panel, const TurnedPanel& to) {
+    for (size_t v = 0; v < kGroupVectors; ++v) {
+      __m512i vectors[Vec::kLanes];
+      for (size_t o = 0; o < Vec::kLanes; ++o)
+        vectors[o] = _mm512_loadu_si512(panel.codes[o] + 64 * v);
+      turn(
+          vectors, [&](size_t chain, __m512i pairs) __attribute__((always_inline)) { to.store(chain, v, pairs); });
+    }
   }
   TIDEPOOL_INLINE static Group pack(const float* x) {
     return {{narrowed(x), narrowed(x + 32), narrowed(x + 64), narrowed(x + 96)}};

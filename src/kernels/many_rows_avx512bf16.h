@@ -4,87 +4,50 @@
 #include <utility>
 
 #include "kernels/few_rows_avx512bf16.h"
+#include "kernels/turn_avx512bf16.h"
 
 // Products by VDPBF16PS (products_avx512bf16.h) for many rows of x, blocked as in Goto and van de Geijn, "Anatomy of
 // High-Performance Matrix Multiplication".
 //
 // The 16 sums of a row and an output never meet before the end: they are 16 chains of products, chain l over lane l of
 // all vectors. Here a vector holds the same sum of 16 outputs, and chains are computed one after the other, so that a
-// chain of 14 rows and 32 outputs stays in registers from its first product to its last. For this, weights and rows are
-// both turned, once: dword l of an output's (a row's) vector v becomes pair v of chain l. Chains are taken in the order
-// in which Vec::sum adds them up, as the leaves of a tree, of which no more than one sum a level waits in memory.
+// chain of nine rows and 48 outputs stays in registers from its first product to its last. For this, weights and rows
+// are both turned, once: dword l of an output's (a row's) vector v becomes pair v of chain l. Chains are taken in the
+// order in which Vec::sum adds them up, as the leaves of a tree, of which no more than one sum a level waits in memory.
 //
-// Weights are decoded once for all rows, 32 outputs at a time, into a strip that stays in the second cache. One chain
+// Weights are decoded once for all rows, 48 outputs at a time, into a strip that stays in the second cache. One chain
 // of it stays in the first while a block of rows passes.
 
 namespace tidepool::kernels {
 namespace {
 
-inline constexpr size_t kChains = Vec::kLanes;
-/// Leaves of the tree that Vec::sum is, left to right; and, being its own inverse, the place of each chain there.
-inline constexpr size_t kChainOrder[kChains] = {0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15};
 /// Sums that wait: one at each level below the root, and the root.
 inline constexpr size_t kLevels = 5;
 
-/// 14 rows times two vectors of outputs: 28 sums, two weights and a pair of x in registers, 16 loads for 28 products.
-inline constexpr size_t kStepRows = 14;
-inline constexpr size_t kStripVectors = 2;
+/// Nine rows times three vectors of outputs: 27 sums, three weights and a pair of x in registers, 12 loads for 27
+/// products. (14 times two takes 16 for 28, and each row of x once per 32 outputs in place of 48.)
+inline constexpr size_t kStepRows = 9;
+inline constexpr size_t kStripVectors = 3;
 /// Steps to which one chain of weights is brought into the first cache.
-inline constexpr size_t kBlockSteps = 4;
-/// Pairs of a chain of 8,192 columns: the strip then takes half of the second cache of the machines this is for.
-inline constexpr size_t kChainPairs = 256;
+inline constexpr size_t kBlockSteps = 8;
+/// Vectors of a chain, those that keep chains apart included: a strip then takes half of the second cache of the
+/// machines this is for. 5,120 columns have 160 pairs a chain.
+inline constexpr size_t kChainVectors = 512;
 
-/// From one chain of a strip to the next, in pairs: odd, or the chains' lines would share few sets of the first cache.
-constexpr size_t strip_stride(size_t chain_pairs) {
-  return chain_pairs | 1U;
+/// From one chain of a strip to the next, in vectors: odd, or the chains' lines would share few sets of the first
+/// cache.
+constexpr size_t strip_stride(size_t chain_pairs, size_t vectors) {
+  return chain_pairs * vectors | 1U;
 }
 
 struct alignas(64) Workspace {
-  __m512i weights[kChains * strip_stride(kChainPairs) * kStripVectors];
+  __m512i weights[kChains * strip_stride(kChainVectors, 1)];
   Vec::F waiting[kLevels][kBlockSteps][kStepRows * kStripVectors];
 };
 
-/// Wider matrices have strips of one vector, and those whose strips would not fit either are no work for this file.
+/// Wider matrices have strips of fewer vectors, and those whose strips would not fit either are no work for this file.
 inline size_t strip_vectors(size_t chain_pairs) {
-  return smaller(kStripVectors, kStripVectors * kChainPairs / chain_pairs);
-}
-
-/// In each 128 bits: dword j of vector i becomes dword i of vector j.
-TIDEPOOL_INLINE void turn_dwords(const __m512i* in, __m512i* out) {
-  const __m512i low01 = _mm512_unpacklo_epi32(in[0], in[1]);
-  const __m512i high01 = _mm512_unpackhi_epi32(in[0], in[1]);
-  const __m512i low23 = _mm512_unpacklo_epi32(in[2], in[3]);
-  const __m512i high23 = _mm512_unpackhi_epi32(in[2], in[3]);
-  out[0] = _mm512_unpacklo_epi64(low01, low23);
-  out[1] = _mm512_unpackhi_epi64(low01, low23);
-  out[2] = _mm512_unpacklo_epi64(high01, high23);
-  out[3] = _mm512_unpackhi_epi64(high01, high23);
-}
-
-/// Quarter j of vector i, 128 bits, becomes quarter i of vector j.
-TIDEPOOL_INLINE void turn_quarters(__m512i a, __m512i b, __m512i c, __m512i d, __m512i* out) {
-  const __m512i low01 = _mm512_shuffle_i32x4(a, b, 0x44);
-  const __m512i high01 = _mm512_shuffle_i32x4(a, b, 0xee);
-  const __m512i low23 = _mm512_shuffle_i32x4(c, d, 0x44);
-  const __m512i high23 = _mm512_shuffle_i32x4(c, d, 0xee);
-  out[0] = _mm512_shuffle_i32x4(low01, low23, 0x88);
-  out[1] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
-  out[2] = _mm512_shuffle_i32x4(high01, high23, 0x88);
-  out[3] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
-}
-
-/// Dword l of vector i becomes dword i of the vector that is passed to store(l, vector).
-template <typename Store>
-TIDEPOOL_INLINE void turn(const __m512i* vectors, const Store& store) {
-  __m512i fours[4][4];
-  for (size_t i = 0; i < 4; ++i)
-    turn_dwords(vectors + 4 * i, fours[i]);
-  for (size_t j = 0; j < 4; ++j) {
-    __m512i turned[4];
-    turn_quarters(fours[0][j], fours[1][j], fours[2][j], fours[3][j], turned);
-    for (size_t q = 0; q < 4; ++q)
-      store(4 * q + j, turned[q]);
-  }
+  return smaller(kStripVectors, kChainVectors / chain_pairs);
 }
 
 /// Rows of x in steps of at most kStepRows, as equal as they can be. Of a block of kBlockSteps steps come all chains,
@@ -114,12 +77,28 @@ struct TurnedRows {
   }
 };
 
-/// Turns rows [begin, end) of a step.
+/// Turns rows [begin, end), 16 at most: a vector has one pair of each, and goes in parts to the steps they are of.
 template <typename Format>
-void turn_rows(const PackArgs& args, const TurnedRows::Step& step, size_t begin, size_t end) {
-  auto* packed = reinterpret_cast<uint32_t*>(args.packed) + step.begin;
+void turn_rows(const PackArgs& args, const TurnedRows& rows, size_t begin, size_t end) {
+  struct Part {
+    uint32_t* to;  ///< of the first row of the vector, which may be of another step
+    size_t chain_stride;
+    size_t pair_stride;
+    __mmask16 present;
+  };
+  // Where there are several steps they have five rows or more.
+  Part parts[5];
+  size_t count = 0;
+  for (size_t s = begin * rows.steps() / rows.count; s < rows.steps() && rows.first_row(s) < end; ++s) {
+    const TurnedRows::Step step = rows.step(s);
+    const size_t from = step.first > begin ? step.first : begin;
+    const size_t to = smaller(step.first + step.count, end);
+    if (from >= to) continue;
+    auto* packed = reinterpret_cast<uint32_t*>(args.packed) + step.begin + (from - step.first);
+    const unsigned present = (1U << (to - begin)) - (1U << (from - begin));
+    parts[count++] = {packed - (from - begin), step.chain_stride, step.count, static_cast<__mmask16>(present)};
+  }
   alignas(64) __m512i vectors[kGroupVectors][Vec::kLanes] = {};
-  const auto present = static_cast<__mmask16>((1U << (end - begin)) - 1);
   for (size_t g = 0; g * kGroup < args.in; ++g) {
     for (size_t r = begin; r < end; ++r) {
       const Group group = pack_group<Format>(args.x + r * args.x_stride, args.in, g);
@@ -127,9 +106,11 @@ void turn_rows(const PackArgs& args, const TurnedRows::Step& step, size_t begin,
         vectors[v][r - begin] = group.vector[v];
     }
     for (size_t v = 0; v < kGroupVectors; ++v) {
-      turn(vectors[v], [&](size_t chain, __m512i pair) {
-        const size_t at = (g * kGroupVectors + v) * step.count + (begin - step.first);
-        _mm512_mask_storeu_epi32(packed + kChainOrder[chain] * step.chain_stride + at, present, pair);
+      turn(vectors[v], [&](size_t chain, __m512i pairs) {
+        for (size_t i = 0; i < count; ++i) {
+          uint32_t* const to = parts[i].to + kChainOrder[chain] * parts[i].chain_stride;
+          _mm512_mask_storeu_epi32(to + (g * kGroupVectors + v) * parts[i].pair_stride, parts[i].present, pairs);
+        }
       });
     }
   }
@@ -138,49 +119,69 @@ void turn_rows(const PackArgs& args, const TurnedRows::Step& step, size_t begin,
 /// See KernelTable::pack_inputs.
 template <typename Format>
 void pack_inputs_as(const PackArgs& args) {
-  const size_t chain_pairs = (args.in + kGroup - 1) / kGroup * kGroupVectors;
-  const TurnedRows rows = {args.rows, chain_pairs};
-  for (size_t s = 0; s < rows.steps(); ++s) {
-    const TurnedRows::Step step = rows.step(s);
-    const size_t begin = step.first > args.begin ? step.first : args.begin;
-    const size_t end = smaller(step.first + step.count, args.end);
-    if (begin < end) turn_rows<Format>(args, step, begin, end);
-  }
+  const TurnedRows rows = {args.rows, (args.in + kGroup - 1) / kGroup * kGroupVectors};
+  for (size_t begin = args.begin; begin < args.end; begin += Vec::kLanes)
+    turn_rows<Format>(args, rows, begin, smaller(begin + Vec::kLanes, args.end));
 }
 
 /// Codes are fetched this far ahead of their use, in bytes: 16 rows are read by turns, so it is a few kilobytes in all.
+/// From the end of its row on these are the codes of the output 16 further on, with which the next panel begins. (1 %
+/// of 512 rows' products.)
 inline constexpr size_t kFillAhead = 512;
 
-/// Decodes and turns `outputs` outputs from `first` on, for a strip of `vectors` vectors. Those missing from the last
-/// vector are zeros: they are multiplied too, and their results left alone.
+template <typename Format>
+TIDEPOOL_INLINE void prefetch_panel(const WeightRow<Format>& row, size_t in, size_t g) {
+  const size_t row_bytes = Format::row_bytes(in);
+  const bool is_within = g * Format::kGroupBytes + kFillAhead < row_bytes;
+  row.prefetch_group(g, is_within ? kFillAhead : kFillAhead + (Vec::kLanes - 1) * row_bytes);
+}
+
+/// Decodes and turns `outputs` outputs from `first` on. Those missing of 16 are zeros: they are multiplied too, and
+/// their results left alone.
+template <typename Format>
+void fill_panel(const MatrixView& weight, size_t first, size_t outputs, TurnedPanel turned) {
+  alignas(64) std::byte cut[Vec::kLanes][Format::kGroupBytes] = {};
+  uint8_t cut_scales[Vec::kLanes][kGroupBlocks] = {};
+  WeightRow<Format> rows[Vec::kLanes];
+  PanelGroup group;
+  for (size_t o = 0; o < Vec::kLanes; ++o) {
+    if (o < outputs) rows[o] = WeightRow<Format>(weight, first + o);
+    group.codes[o] = cut[o];
+    group.scales[o] = cut_scales[o];
+  }
+  const size_t whole = weight.in / kGroup;
+  for (size_t g = 0; g < whole; ++g) {
+    for (size_t o = 0; o < outputs; ++o) {
+      prefetch_panel(rows[o], weight.in, g);
+      group.codes[o] = rows[o].codes + g * Format::kGroupBytes;
+      if constexpr (Format::kHasScales) group.scales[o] = rows[o].scales + g * kGroupBlocks;
+    }
+    Format::decode_turned(group, turned);
+    turned.next_group();
+  }
+  if (whole * kGroup == weight.in) return;
+  for (size_t o = 0; o < outputs; ++o) {
+    copy_cut(rows[o], weight.in, whole, cut[o], cut_scales[o]);
+    group.codes[o] = cut[o];
+    group.scales[o] = cut_scales[o];
+  }
+  Format::decode_turned(group, turned);
+}
+
+/// Decodes `outputs` outputs from `first` on, for a strip of `vectors` vectors.
 template <typename Format>
 void fill_strip(const MatrixView& weight, size_t first, size_t outputs, size_t vectors, size_t chain_pairs,
                 __m512i* strip) {
-  const size_t whole = weight.in / kGroup;
+  const size_t stride = strip_stride(chain_pairs, vectors);
   for (size_t panel = 0; panel < vectors; ++panel) {
-    alignas(64) __m512i decoded[kGroupVectors][Vec::kLanes] = {};
-    const size_t present = smaller(outputs - panel * Vec::kLanes, Vec::kLanes);
-    for (size_t g = 0; g * kGroup < weight.in; ++g) {
-      for (size_t o = 0; o < present; ++o) {
-        const WeightRow<Format> row(weight, first + panel * Vec::kLanes + o);
-        row.prefetch_group(g, kFillAhead);
-        const Group group = g < whole ? load_whole(row, g) : load_cut(row, weight.in, g);
-        for (size_t v = 0; v < kGroupVectors; ++v)
-          decoded[v][o] = group.vector[v];
-      }
-      for (size_t v = 0; v < kGroupVectors; ++v) {
-        turn(decoded[v], [&](size_t chain, __m512i pairs) {
-          const size_t at = kChainOrder[chain] * strip_stride(chain_pairs) + g * kGroupVectors + v;
-          _mm512_store_si512(strip + at * vectors + panel, pairs);
-        });
-      }
-    }
+    fill_panel<Format>(weight, first + panel * Vec::kLanes, smaller(outputs - panel * Vec::kLanes, Vec::kLanes),
+                       {strip + panel, stride, vectors});
   }
 }
 
-/// Rows are fetched into the second cache this far ahead of their use, in bytes. (On two threads 2 % faster than 2 KiB
-/// ahead into the first.)
-inline constexpr size_t kRowsAhead = 8192;
+/// Rows are fetched this far ahead of their use, in bytes, past the second cache: a strip reads each once, and what
+/// stays there are decoded weights and the next strip's codes. (1 to 2 % faster than 8 KiB ahead into that cache.)
+inline constexpr size_t kRowsAhead = 2048;
 
 /// A chain of a step: `pairs` pairs of columns of kSums / kVectors rows. To its sums those of the `merges` levels that
 /// wait are added; what comes out waits at the next level. Indices are constants, and not those of a loop, because gcc
@@ -190,7 +191,7 @@ void multiply_chain(const __m512i* weights, const uint32_t* x, size_t pairs, siz
                     std::index_sequence<kSum...> /*sums*/) {
   Vec::F sum[] = {(static_cast<void>(kSum), Vec::zero())...};
   for (size_t p = 0; p < pairs; ++p, weights += kVectors, x += sizeof...(kSum) / kVectors) {
-    _mm_prefetch(reinterpret_cast<const char*>(x) + kRowsAhead, _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(x) + kRowsAhead, _MM_HINT_NTA);
     ((sum[kSum] = add_products(sum[kSum], _mm512_load_si512(weights + kSum % kVectors),
                                _mm512_set1_epi32(static_cast<int>(x[kSum / kVectors])))),
      ...);
@@ -256,7 +257,7 @@ void multiply_strip(const LinearArgs& args, const TurnedRows& x, const uint32_t*
     for (size_t s = 0; s < count; ++s)
       steps[s] = x.step(block * kBlockSteps + s);
     for (size_t leaf = 0; leaf < kChains; ++leaf) {
-      const __m512i* weights = work.weights + leaf * strip_stride(x.chain_pairs) * kVectors;
+      const __m512i* weights = work.weights + leaf * strip_stride(x.chain_pairs, kVectors);
       const auto merges = static_cast<size_t>(std::countr_one(leaf));
       for (size_t s = 0; s < count; ++s) {
         kMultiplies<kVectors>.of_rows[steps[s].count - 1](
@@ -269,20 +270,26 @@ void multiply_strip(const LinearArgs& args, const TurnedRows& x, const uint32_t*
   }
 }
 
-/// All rows of x times all outputs asked for.
+/// All rows of x times all outputs asked for, in strips as equal as they can be. None has outputs of two FP8 scale
+/// tiles in one vector.
 template <typename Format>
 __attribute__((noinline)) void linear_many(const LinearArgs& args, const TurnedRows& x, const std::byte* packed,
                                            float* y) {
   const auto* pairs = reinterpret_cast<const uint32_t*>(packed);
   Workspace work;
-  const size_t step = strip_vectors(x.chain_pairs) * Vec::kLanes;
-  for (size_t first = args.out_begin; first < args.out_end; first += step) {
-    const size_t outputs = smaller(step, args.out_end - first);
-    if (outputs > Vec::kLanes) {
-      multiply_strip<Format, 2>(args, x, pairs, first, outputs, y, work);
-    } else {
-      multiply_strip<Format, 1>(args, x, pairs, first, outputs, y, work);
+  for (size_t first = args.out_begin; first < args.out_end;) {
+    const size_t left = args.out_end - first;
+    const size_t left_vectors = (left + Vec::kLanes - 1) / Vec::kLanes;
+    const size_t strips = (left_vectors + strip_vectors(x.chain_pairs) - 1) / strip_vectors(x.chain_pairs);
+    const size_t skipped = first % Vec::kLanes;
+    const size_t vectors = skipped == 0 ? (left_vectors + strips - 1) / strips : 1;
+    const size_t outputs = smaller(vectors * Vec::kLanes - skipped, left);
+    switch (vectors) {
+      case 1: multiply_strip<Format, 1>(args, x, pairs, first, outputs, y, work); break;
+      case 2: multiply_strip<Format, 2>(args, x, pairs, first, outputs, y, work); break;
+      default: multiply_strip<Format, 3>(args, x, pairs, first, outputs, y, work);
     }
+    first += outputs;
   }
 }
 
