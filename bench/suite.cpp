@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <thread>
 
 #include "base/error.h"
 #include "base/temp_folder.h"
@@ -138,6 +140,18 @@ double read_bandwidth(const Workbench& bench) {
   return measure_read_bandwidth(bench.pool, bench.bytes, bench.machine.read_streams);
 }
 
+/// Returns when all threads of the pool are at work. Those that were done with the last limit some 50 us before the
+/// slowest one sleep, and waking one takes some 100 us on a virtual machine: as long as the shortest work here, where a
+/// step of the engine has its kernels follow each other too fast for any thread to sleep.
+void wake_all(ThreadPool& pool) {
+  std::atomic<size_t> awake{0};
+  pool.run(pool.thread_count(), [&](size_t /*part*/, size_t /*worker*/) {
+    ++awake;
+    while (awake < pool.thread_count())
+      std::this_thread::yield();
+  });
+}
+
 Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth, bool needs_peak) {
   Rounds rounds;
   for (int i = 0; i < work.warm_ups; ++i)
@@ -145,6 +159,7 @@ Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth
   for (int i = 0; i < work.repeats; ++i) {
     rounds.bandwidth.push_back(needs_bandwidth ? read_bandwidth(bench) : 1);
     rounds.peak.push_back(needs_peak ? measure_peak_flops(bench.pool, peak_of(bench.table).multiplier) : 1);
+    wake_all(bench.pool);
     rounds.seconds.push_back(seconds_of(work.run));
   }
   return rounds;

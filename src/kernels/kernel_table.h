@@ -74,8 +74,11 @@ inline constexpr size_t kAttentionBlock = 64;
 /// Decoded rows are a cache line longer than their width: a power of two apart, they would share few sets of the cache.
 inline constexpr size_t kAttentionRowPadding = 16;
 [[nodiscard]] constexpr size_t attention_scratch_floats(size_t heads, size_t width) {
-  // Decoded rows (in binary32 or twice in bfloat16), scores, three numbers a head, and the queries in bfloat16.
-  return kAttentionBlock * (width + kAttentionRowPadding + heads) + 4 * heads + 64 + heads * width / 2;
+  // Decoded rows (in binary32, or in bfloat16 twice and some once more), scores and probabilities, three numbers a
+  // head, queries in bfloat16, and sums.
+  const size_t lanes = (heads + 15) / 16 * 16;
+  return kAttentionBlock * (width + kAttentionRowPadding + 2 * lanes) + 8 * width + 3 * lanes + lanes * width * 3 / 2 +
+         64;
 }
 
 /// Attention of one head, each query to all of the same keys, as in an encoder:
