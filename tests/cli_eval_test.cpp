@@ -53,6 +53,22 @@ TEST(CliEval, GivesOneJsonObject) {
   EXPECT_FALSE(at(object, "missing_control_tokens").as_array().empty());  // the tiny tokenizer has few
 }
 
+TEST(CliEval, ListsCanBeOfFewWords) {
+  const ProgramResult result = evaluate(
+      {"--task", "recall_256", "--items", "5", "--words", "16", "--show-wrong", "5", "--max-model-len", "512", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json& wrong = at(at(at(result.json(), "tests"), "recall_256"), "wrong");
+  ASSERT_EQ(wrong.as_array().size(), 5);  // it has not learnt anything
+  for (const Json& answer : wrong.as_array()) {
+    const std::string line = at(answer, "expected").as_string();
+    EXPECT_LE(line, "cable canal");  // the fifteenth and sixteenth in the alphabet
+    EXPECT_LE(line.substr(line.find(' ') + 1), "canyon");
+  }
+  const ProgramResult refused = evaluate({"--task", "recall_256", "--words", "15", "--max-model-len", "512"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("task recall: 15 words; they must be 16 to 125, or 0 for all"));
+}
+
 TEST(CliEval, ReadsTheTextsOfACorpus) {
   const SmallCorpus corpus;
   const ProgramResult result = evaluate({"--task", "text", "--items", "3", "--corpus", corpus.path().string()});

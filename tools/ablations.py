@@ -247,11 +247,13 @@ class Lab:
         file = folder / f"eval-{kv}-{replay}-{'-'.join(tests)}.json"
         if not file.exists():
             asked = ["recall_256"] if self.options.dry_run else tests
+            words = words_of(self.describe(variant, seed)[1])
             results = {}
             for test in asked:
                 items = 1 if self.options.dry_run else ITEMS[test]
                 out = self.call(folder, "eval", folder / "run/model", "--task", test, "--items", items, "--json",
-                                "--answer-bits", "--kv-cache-dtype", kv, "--replay", replay, *self.corpus)
+                                "--answer-bits", "--words", words, "--kv-cache-dtype", kv, "--replay", replay,
+                                *self.corpus)
                 results.update(json.loads(out)["tests"])
             file.write_text(json.dumps(results, indent=1))
         return json.loads(file.read_text())
@@ -269,6 +271,12 @@ class Lab:
 
     def cpu_hours(self):
         return sum(float((folder / "cpu_seconds").read_text()) for folder in self.used) / 3600
+
+
+def words_of(recipe):
+    """Of how many words the lists are that a model has learnt last; 0 for all there are."""
+    last = {part.get("task"): part for stage in recipe["stages"] for part in stage["mixture"]}
+    return last.get("recall", {}).get("words", 0)
 
 
 def looked_up(folder):

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "text/json.h"
 #include "train/evaluation.h"
+#include "train/tasks_words.h"
 
 namespace tidepool {
 namespace {
@@ -43,6 +44,7 @@ struct EvalFlags {
   std::optional<std::string> corpus;
   size_t items = 200;
   uint64_t seed = 1;
+  size_t words = 0;
   size_t wrong_shown = 0;
   bool wants_answer_bits = false;
   bool wants_json = false;
@@ -194,6 +196,7 @@ EvaluationOptions evaluation_options(const EvalFlags& flags) {
   options.replay = parse_replay(flags.engine.replay);
   options.chunk = flags.engine.chunk;
   options.context_max = flags.engine.max_model_len;
+  options.words = flags.words;
   options.wrong_shown = flags.wrong_shown;
   options.measures_answer_bits = flags.wants_answer_bits;
   return options;
@@ -259,6 +262,11 @@ void add_eval_command(CLI::App& program, Invocation& invocation) {
       ->check(CLI::Range(size_t{1}, kItemsMax))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "which held-out items")->capture_default_str();
+  command
+      ->add_option("--words", flags->words,
+                   "of how many words the lists of recall are, for a model that was trained on so few; 0 is all")
+      ->check(CLI::Range(size_t{0}, task_words().size()))
+      ->capture_default_str();
   command->add_option("--show-wrong", flags->wrong_shown, "wrong answers to show of each test");
   command->add_flag("--answer-bits", flags->wants_answer_bits,
                     "also what the right answers cost the model, in bits a token");

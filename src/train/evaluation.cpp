@@ -185,6 +185,7 @@ void Evaluation::run_task(const EvaluationTest& test, const Progress& progress, 
   }
   options.effort = test.effort;
   options.questions_per_context = test.sharing;
+  if (test.task == "recall") options.words = options_.words;
   const std::unique_ptr<Task> task = make_task(test.task, options, model_.tokenizer(), corpus_);
   for (uint64_t index = 0; index < options_.items; ++index) {
     if (progress) progress(index, options_.items);

@@ -25,6 +25,8 @@ struct EvaluationOptions {
   size_t chunk = 512;
   /// Prompt and answer together; nothing: what the model was made for.
   std::optional<int64_t> context_max{};
+  /// Of how many words the lists of recall are, as TaskOptions::words; 0: all.
+  size_t words = 0;
   /// Wrong answers to keep of each test, the first ones.
   size_t wrong_shown = 0;
   /// Also writes each right answer, for what it costs the model: that tells models apart which get nothing right.
