@@ -270,6 +270,96 @@ TEST_P(Attention, ANaNRowMakesTheResultNaN) {
     EXPECT_TRUE(std::isnan(out[i]));
 }
 
+/// A NaN or an infinity of a query is in its own head as in the reference's, and in no other.
+TEST_P(Attention, ASpecialValueInAQueryIsInItsOwnHeadAsInTheReferences) {
+  Random random(12);
+  constexpr size_t kWidth = 64;
+  for (const RowFormat format : kRowFormats) {
+    for (const bool round : {false, true}) {
+      const Query ordinary(random, 6, kWidth);
+      const PackedRows window(random, format, kWidth, 70);
+      const std::vector<float> without = attend(table(), ordinary, window.list(), {}, round);
+      for (const float special : testing::kSpecialValues) {
+        SCOPED_TRACE(::testing::Message() << "format " << static_cast<int>(format) << ", " << special);
+        Query query = ordinary;
+        query.q[4 * kWidth + 21] = special;
+        const std::vector<float> actual = attend(table(), query, window.list(), {}, round);
+        const std::vector<float> expected = attend(reference_kernels(), query, window.list(), {}, round);
+        testing::expect_same_kind_and_near(actual, expected, [](size_t) { return 6e-3F; });
+        for (size_t i = 0; i < actual.size(); ++i) {
+          if (i / kWidth == 4) {
+            ASSERT_EQ(std::isfinite(actual[i]), std::isfinite(special)) << i;
+          } else {
+            ASSERT_TRUE(same_bits(actual[i], without[i])) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Scores that are all -inf leave nothing but the sink; one that is +inf leaves no number.
+TEST_P(Attention, InfiniteScoresAreAsInTheReference) {
+  Random random(13);
+  constexpr size_t kWidth = 64;
+  for (const bool round : {false, true}) {
+    for (const float sign : {-1.0F, 1.0F}) {
+      Query query(random, 2, kWidth);
+      query.q[5] = sign * std::numeric_limits<float>::infinity();
+      PackedRows window(random, RowFormat::kFp8Block32, kWidth, 33);
+      for (std::vector<std::byte>& row : window.storage)
+        row[5] = std::byte{0x38};  // 1, times a scale
+      const std::vector<float> actual = attend(table(), query, window.list(), {}, round);
+      testing::expect_same_kind_and_near(actual, attend(reference_kernels(), query, window.list(), {}, round),
+                                         [](size_t) { return 6e-3F; });
+      for (size_t i = 0; i < kWidth; ++i)
+        ASSERT_TRUE(sign < 0 ? actual[i] == 0.0F : std::isnan(actual[i])) << i;
+    }
+  }
+}
+
+/// Rows of binary32 can hold anything, and each is key and value.
+TEST_P(Attention, ASpecialValueInARowIsInTheResultAsInTheReferences) {
+  Random random(14);
+  constexpr size_t kWidth = 80;
+  for (const bool round : {false, true}) {
+    const Query query(random, 5, kWidth);
+    for (const float special : testing::kSpecialValues) {
+      for (const size_t row : {0U, 65U}) {
+        SCOPED_TRACE(::testing::Message() << special << " in row " << row);
+        PackedRows window(random, RowFormat::kFloat32, kWidth, 66);
+        std::memcpy(window.storage[row].data() + 79 * sizeof(float), &special, sizeof special);
+        const std::vector<float> actual = attend(table(), query, window.list(), {}, round);
+        testing::expect_same_kind_and_near(actual, attend(reference_kernels(), query, window.list(), {}, round),
+                                           [](size_t) { return 6e-3F; });
+        for (size_t h = 0; h < query.heads; ++h)
+          ASSERT_EQ(std::isfinite(actual[h * kWidth + 79]), std::isfinite(special)) << h;
+      }
+    }
+  }
+}
+
+TEST_P(Attention, ASpecialSinkIsAsInTheReference) {
+  Random random(15);
+  Query query(random, 6, 64);
+  std::ranges::copy(testing::kSpecialValues, query.sink.begin());
+  const PackedRows window(random, RowFormat::kFp8Block32, 64, 20);
+  for (const bool round : {false, true}) {
+    const std::vector<float> actual = attend(table(), query, window.list(), {}, round);
+    testing::expect_same_kind_and_near(actual, attend(reference_kernels(), query, window.list(), {}, round),
+                                       [](size_t) { return 6e-3F; });
+    for (size_t i = 0; i < actual.size(); ++i)
+      ASSERT_EQ(std::isnan(actual[i]), std::isnan(query.sink[i / 64])) << i;
+  }
+}
+
+TEST_P(Attention, NoHeadsWriteNothing) {
+  Random random(16);
+  const PackedRows window(random, RowFormat::kFp8Block32, 64, 20);
+  for (const bool round : {false, true})
+    EXPECT_TRUE(attend(table(), Query(random, 0, 64), window.list(), {}, round).empty());
+}
+
 class IndexScores : public testing::EveryTable {};
 TIDEPOOL_FOR_EVERY_TABLE(IndexScores);
 
@@ -441,6 +531,40 @@ TEST_P(IndexScores, ANegativeProductCountsAsZeroAndANaNKeyIsNaN) {
   EXPECT_EQ(scores[0], 0.0F);
   EXPECT_TRUE(std::isnan(scores[1]));
   EXPECT_FALSE(std::isnan(scores[2]));
+}
+
+/// relu takes the -inf of a product away, and nothing else that is no number.
+TEST_P(IndexScores, SpecialValuesInQueriesAndWeightsAreAsInTheReference) {
+  Random random(7);
+  for (const RowFormat format : kRowFormats) {
+    const Index ordinary(random, 11, 64, 37, format, 2);
+    for (const float special : testing::kSpecialValues) {
+      for (const bool is_weight : {false, true}) {
+        for (const size_t head : {0U, 10U}) {
+          for (const bool round : {false, true}) {
+            SCOPED_TRACE(::testing::Message() << "format " << static_cast<int>(format) << ", " << special << " in "
+                                              << (is_weight ? "the weight" : "the query") << " of head " << head);
+            Index index = ordinary;
+            (is_weight ? index.weights[head] : index.q[head * 64 + 33]) = special;
+            const std::vector<float> actual = score(table(), index, 37, round);
+            testing::expect_same_kind_and_near(actual, score(reference_kernels(), index, 37, round), [&](size_t) {
+              return static_cast<float>(size_t{11} * 64) * 0x1p-24F + (round ? 0.02F : 0.0F);
+            });
+            for (const float value : actual)
+              ASSERT_TRUE(std::isnan(value) || !std::isnan(special));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(IndexScores, NoKeysAndNoRunsWriteNothing) {
+  Random random(8);
+  const Index index(random, 3, 64, 0, RowFormat::kFp4Block32, 0);
+  EXPECT_TRUE(score(table(), index, std::span<const KeyRun>(), true).empty());
+  const KeyRun runs[] = {{nullptr, 0}, {nullptr, 0}};
+  EXPECT_TRUE(score(table(), index, runs, true).empty());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "formats/bf16.h"
 #include "kernels/kernel_table.h"
+#include "kernels/kernels_test_support.h"
 
 namespace tidepool::kernels {
 namespace {
@@ -137,6 +138,68 @@ TEST(DenseAttention, QueriesAndPartsDoNotTouchEachOther) {
           << table->name << " " << i;
     }
   }
+}
+
+/// A query that holds no number has no result, and is no other one's; a subnormal value counts for nothing.
+TEST(DenseAttention, ASpecialValueInAQueryIsInItsOwnResult) {
+  for (const KernelTable* table : tables_with_dense_attention()) {
+    const Head ordinary(19, 70, 48, 11);
+    const std::vector<float> without = ordinary.run(*table, 1000, 0, 19);
+    for (const float special : testing::kSpecialValues) {
+      for (const size_t query : {0U, 11U, 18U}) {
+        SCOPED_TRACE(::testing::Message() << table->name << ": " << special << " in query " << query);
+        Head head = ordinary;
+        head.q[query * head.stride + 47] = special;
+        const std::vector<float> out = head.run(*table, 1000, 0, 19);
+        for (size_t i = 0; i < out.size(); ++i) {
+          if (i % head.stride >= head.width) continue;
+          if (i / head.stride == query) {
+            ASSERT_EQ(std::isfinite(out[i]), std::isfinite(special)) << i;
+          } else {
+            ASSERT_TRUE(testing::same_bits(out[i], without[i])) << i;
+          }
+        }
+        if (std::isfinite(special)) expect_as_defined(head, out);
+      }
+    }
+  }
+}
+
+/// A key that holds no number leaves no result to the queries it matters to; a value takes only its own column.
+TEST(DenseAttention, ASpecialValueInAKeyOrAValueIsAsTheDefinitionHasIt) {
+  for (const KernelTable* table : tables_with_dense_attention()) {
+    for (const float special : testing::kSpecialValues) {
+      for (const size_t key : {0U, 33U, 69U}) {
+        SCOPED_TRACE(::testing::Message() << table->name << ": " << special << " in key " << key);
+        const Head ordinary(13, 70, 48, 12);
+        Head head = ordinary;
+        head.keys[key * head.stride + 5] = special;
+        const std::vector<float> by_key = head.run(*table, 1, 0, 13);
+        head = ordinary;
+        head.values[key * head.stride + 5] = special;
+        const std::vector<float> by_value = head.run(*table, 1, 0, 13);
+        for (size_t i = 0; i < 13 * head.stride; ++i) {
+          if (i % head.stride >= head.width) continue;
+          // An infinite score is that of every number or of none, as the query's sign has it.
+          const float score = special * head.q[i / head.stride * head.stride + 5];
+          ASSERT_EQ(std::isnan(by_key[i]), std::isnan(score) || score > 1e30F) << i;
+          ASSERT_FALSE(std::isinf(by_key[i])) << i;
+          const bool is_its_column = i % head.stride == 5;
+          if (std::isfinite(special) || !is_its_column) {
+            ASSERT_TRUE(std::isfinite(by_value[i])) << i;
+          } else {
+            ASSERT_TRUE(testing::same_bits(by_value[i], special)) << i;
+          }
+        }
+        if (std::isfinite(special)) expect_as_defined(head, by_value);
+      }
+    }
+  }
+}
+
+TEST(DenseAttention, NoQueriesWriteNothing) {
+  for (const KernelTable* table : tables_with_dense_attention())
+    EXPECT_TRUE(Head(1, 40, 32, 13).run(*table, 1, 0, 0).empty());
 }
 
 /// Scores far apart: what is far below the largest gives nothing, and nothing overflows.

@@ -93,7 +93,8 @@ void relu_gradient(Real* p, size_t count, size_t columns, const Real* weights, c
     for (size_t c = 0; c < columns; ++c) {
       Real& product = p[j * gathered_stride(columns) + c];
       weight_gradient[c] += g[j] * std::max(product, Real{0});
-      product = product > 0 ? g[j] * weights[c] : Real{0};
+      if (product <= 0) product = 0;
+      if (product > 0) product = g[j] * weights[c];  // a NaN stays one
     }
   }
 }

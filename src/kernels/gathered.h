@@ -72,11 +72,12 @@ struct GatheredKernels {
   void (*softmax_gradient)(const Real* p, size_t count, size_t columns, Real scale, const Real* log_sum,
                            const Real* delta, Real* out) noexcept;
 
-  /// scores[j] = sum_c weights[c] * relu(p[j, c]); p [count, stride].
+  /// scores[j] = sum_c weights[c] * relu(p[j, c]); p [count, stride]. The relu of NaN is NaN, here and below.
   void (*relu_sums)(const Real* p, size_t count, size_t columns, const Real* weights, Real* scores) noexcept;
 
-  /// Goes back: with g[j] the derivative by scores[j], p[j, c] becomes g[j] * weights[c] where it was positive, else 0,
-  /// and weight_gradient[c] += sum_j g[j] * relu(p[j, c]). p [count, stride], anything behind its columns.
+  /// Goes back: with g[j] the derivative by scores[j], p[j, c] becomes g[j] * weights[c] where it was positive, 0 where
+  /// it was not (NaN stays NaN), and weight_gradient[c] += sum_j g[j] * relu(p[j, c]). p [count, stride], anything
+  /// behind its columns.
   void (*relu_gradient)(Real* p, size_t count, size_t columns, const Real* weights, const Real* g,
                         Real* weight_gradient) noexcept;
 

@@ -79,21 +79,23 @@ TEST(Gathered, EveryVersionMultipliesAsTheReferenceDoes) {
   }
 }
 
+/// The problem's matrix with `left` spread over its rows.
+std::vector<float> spread_onto_rows(const GatheredKernels<float>& kernels, const Problem& problem) {
+  std::vector<float> result = problem.matrix;
+  std::vector<float*> rows;
+  for (size_t j = 0; j < problem.count; ++j)
+    rows.push_back(result.data() + j * problem.width);
+  kernels.spread(rows.data(), problem.count, problem.width, problem.weights.data(), problem.columns,
+                 problem.left.data());
+  return result;
+}
+
 TEST(Gathered, EveryVersionSpreadsOntoWhatTheRowsHold) {
   const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
   for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
     for (const Problem& problem : kProblems) {
       SCOPED_TRACE(std::string(kernels->name) + " " + std::to_string(problem.count));
-      const auto run = [&](const GatheredKernels<float>& version) {
-        std::vector<float> result = problem.matrix;
-        std::vector<float*> rows;
-        for (size_t j = 0; j < problem.count; ++j)
-          rows.push_back(result.data() + j * problem.width);
-        version.spread(rows.data(), problem.count, problem.width, problem.weights.data(), problem.columns,
-                       problem.left.data());
-        return result;
-      };
-      expect_near(run(*kernels), run(reference), problem.columns + 1);
+      expect_near(spread_onto_rows(*kernels, problem), spread_onto_rows(reference, problem), problem.columns + 1);
     }
   }
 }
@@ -162,6 +164,208 @@ TEST(Gathered, EveryVersionHasTheReferencesWeightedReluAndItsGradient) {
                 first_columns(expected_products, gathered_stride(columns), columns));
       expect_near(actual, expected, kCount + 1);
     }
+  }
+}
+
+/// Numbers below `magnitude`, and among each seven one special value in turn.
+std::vector<float> values_with_specials(Random& random, size_t count, float magnitude) {
+  std::vector<float> values = random.values(count, magnitude);
+  for (size_t i = 3, next = 0; i < count; i += 7)
+    values[i] = testing::kSpecialValues[next++ % std::size(testing::kSpecialValues)];
+  return values;
+}
+
+/// Some columns and rows meet special values, others none.
+TEST(Gathered, EveryVersionMultipliesSpecialValuesAsTheReferenceDoes) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  constexpr size_t kCount = 13;
+  constexpr size_t kWidth = 80;
+  constexpr size_t kColumns = 11;
+  const size_t stride = gathered_stride(kColumns);
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    for (const float special : testing::kSpecialValues) {
+      SCOPED_TRACE(::testing::Message() << kernels->name << ": " << special);
+      Problem problem(6, kCount, kWidth, kColumns);
+      problem.matrix[4 * kWidth + 67] = special;
+      problem.right[20 * stride + 10] = special;
+      problem.left[7 * kWidth + 79] = special;
+      problem.weights[12 * stride + 3] = special;
+      const auto near = [](size_t) { return kWidth * 0x1p-23F; };
+      std::vector<float> expected(kCount * stride);
+      std::vector<float> actual(kCount * stride);
+      reference.products(problem.gathered(), problem.right.data(), kColumns, expected.data());
+      kernels->products(problem.gathered(), problem.right.data(), kColumns, actual.data());
+      testing::expect_same_kind_and_near(first_columns(actual, stride, kColumns),
+                                         first_columns(expected, stride, kColumns), near);
+
+      expected.resize(kColumns * kWidth);
+      actual.resize(kColumns * kWidth);
+      reference.sums(problem.gathered(), problem.weights.data(), stride, kColumns, expected.data());
+      kernels->sums(problem.gathered(), problem.weights.data(), stride, kColumns, actual.data());
+      testing::expect_same_kind_and_near(actual, expected, near);
+
+      expected = spread_onto_rows(reference, problem);
+      testing::expect_same_kind_and_near(spread_onto_rows(*kernels, problem), expected, near);
+      EXPECT_EQ(std::isfinite(expected[4 * kWidth + 67]), std::isfinite(special));
+    }
+  }
+}
+
+/// A score or a sink that is NaN or +inf leaves its column without a probability; one that is -inf has none itself.
+TEST(Gathered, SoftmaxOfSpecialValuesIsOfTheReferencesKind) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  constexpr size_t kCount = 9;
+  constexpr size_t kColumns = 27;
+  const size_t stride = gathered_stride(kColumns);
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    SCOPED_TRACE(std::string(kernels->name));
+    for (size_t row = 0; row < kCount; ++row) {
+      Random random(row);
+      std::vector<float> scores = random.values(kCount * stride, 8);
+      std::vector<float> sink = random.values(kColumns, 2);
+      for (size_t i = 0; i < std::size(testing::kSpecialValues); ++i) {
+        scores[row * stride + 2 * i] = testing::kSpecialValues[i];
+        sink[kColumns - 1 - 2 * i] = testing::kSpecialValues[i];
+      }
+      const auto run = [&](const GatheredKernels<float>& version, std::vector<float>& log_sum) {
+        std::vector<float> p = scores;
+        version.softmax(p.data(), kCount, kColumns, 0.5F, sink.data(), log_sum.data());
+        return first_columns(p, stride, kColumns);
+      };
+      std::vector<float> expected_log(kColumns);
+      std::vector<float> log(kColumns);
+      const auto near = [](size_t) { return 80 * 0x1p-23F; };
+      testing::expect_same_kind_and_near(run(*kernels, log), run(reference, expected_log), near);
+      testing::expect_same_kind_and_near(log, expected_log, near);
+      EXPECT_TRUE(std::isnan(log[0]));
+      EXPECT_TRUE(std::isfinite(log[6]));  // of a row that is -inf
+      EXPECT_TRUE(std::isfinite(log[1]));
+    }
+  }
+}
+
+TEST(Gathered, SoftmaxGradientOfSpecialValuesIsOfTheReferencesKind) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  constexpr size_t kCount = 9;
+  constexpr size_t kColumns = 11;
+  const size_t stride = gathered_stride(2 * kColumns);
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    SCOPED_TRACE(std::string(kernels->name));
+    Random random(17);
+    const std::vector<float> pairs = values_with_specials(random, kCount * stride, 4);
+    const std::vector<float> log_sum = values_with_specials(random, kColumns, 1);
+    const std::vector<float> delta = values_with_specials(random, kColumns, 1);
+    const auto run = [&](const GatheredKernels<float>& version) {
+      std::vector<float> out(pairs.size());
+      version.softmax_gradient(pairs.data(), kCount, kColumns, 0.5F, log_sum.data(), delta.data(), out.data());
+      return first_columns(out, stride, 2 * kColumns);
+    };
+    // e^3 times up to 5, the exponential to 2 units of the last place.
+    testing::expect_same_kind_and_near(run(*kernels), run(reference), [](size_t) { return 400 * 0x1p-23F; });
+  }
+}
+
+/// Most of all: a NaN product stays one, and is not taken for what is not positive.
+TEST(Gathered, WeightedReluOfSpecialValuesAndItsGradientAreOfTheReferencesKind) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  constexpr size_t kCount = 37;
+  const auto near = [](size_t) { return (kCount + 1) * 0x1p-23F; };
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    for (const size_t columns : {size_t{3}, size_t{8}, size_t{20}}) {
+      SCOPED_TRACE(std::string(kernels->name) + " " + std::to_string(columns));
+      Random random(columns);
+      const size_t stride = gathered_stride(columns);
+      // Rows and columns without special values too.
+      std::vector<float> products = random.values(kCount * stride);
+      for (size_t i = 0; i < std::size(testing::kSpecialValues); ++i)
+        products[(2 * i + 1) * stride + i % columns] = testing::kSpecialValues[i];
+      const std::vector<float> weights = random.values(columns);
+      const std::vector<float> g = random.values(kCount);
+      std::vector<float> expected(kCount);
+      std::vector<float> actual(kCount);
+      reference.relu_sums(products.data(), kCount, columns, weights.data(), expected.data());
+      kernels->relu_sums(products.data(), kCount, columns, weights.data(), actual.data());
+      testing::expect_same_kind_and_near(actual, expected, near);
+      EXPECT_TRUE(std::isnan(actual[1]));
+      EXPECT_TRUE(std::isfinite(actual[2]));
+
+      std::vector<float> expected_products = products;
+      std::vector<float> actual_products = products;
+      expected = weights;
+      actual = weights;
+      reference.relu_gradient(expected_products.data(), kCount, columns, weights.data(), g.data(), expected.data());
+      kernels->relu_gradient(actual_products.data(), kCount, columns, weights.data(), g.data(), actual.data());
+      testing::expect_same_kind_and_near(first_columns(actual_products, stride, columns),
+                                         first_columns(expected_products, stride, columns), [](size_t) { return 0; });
+      testing::expect_same_kind_and_near(actual, expected, near);
+      EXPECT_TRUE(std::isnan(actual_products[stride]));
+      EXPECT_TRUE(std::isnan(actual[0]));
+    }
+  }
+}
+
+TEST(Gathered, PanelScoresOfSpecialValuesAreOfTheReferencesKind) {
+  const GatheredKernels<float>& reference = reference_gathered_kernels<float>();
+  constexpr size_t kHeads = 11;
+  constexpr size_t kWidth = 32;
+  constexpr size_t kPanels = 2;
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    for (const float special : testing::kSpecialValues) {
+      // In a query, in a weight, in a key.
+      for (size_t place = 0; place < 3; ++place) {
+        SCOPED_TRACE(::testing::Message() << kernels->name << ": " << special << ", " << place);
+        Random random(19);
+        std::vector<float> q = random.values(kHeads * kWidth);
+        std::vector<float> weights = random.values(kHeads);
+        std::vector<float> panels = random.values(kPanels * kKeysPerPanel * kWidth);
+        if (place == 0) q[9 * kWidth + 31] = special;
+        if (place == 1) weights[3] = special;
+        if (place == 2) panels[kWidth * kKeysPerPanel + 17] = special;
+        const auto run = [&](const GatheredKernels<float>& version) {
+          std::vector<float> scores(kPanels * kKeysPerPanel);
+          version.panel_scores({.q = q.data(),
+                                .weights = weights.data(),
+                                .rows = 1,
+                                .heads = kHeads,
+                                .width = kWidth,
+                                .panels = panels.data(),
+                                .panel_count = kPanels,
+                                .scores = scores.data(),
+                                .scores_stride = scores.size()});
+          return scores;
+        };
+        const std::vector<float> actual = run(*kernels);
+        testing::expect_same_kind_and_near(actual, run(reference), [](size_t) { return kHeads * kWidth * 0x1p-23F; });
+        EXPECT_EQ(std::isnan(actual[kKeysPerPanel + 17]), std::isnan(special) || std::isnan(run(reference)[49]));
+        EXPECT_EQ(std::isnan(actual[0]), place < 2 && (std::isnan(special) || std::isnan(run(reference)[0])));
+      }
+    }
+  }
+}
+
+TEST(Gathered, NothingIsReadOrWrittenWhereThereIsNothing) {
+  constexpr size_t kColumns = 5;
+  const std::vector<float> ones(64, 1.0F);
+  for (const GatheredKernels<float>* kernels : available_gathered_kernels()) {
+    SCOPED_TRACE(std::string(kernels->name));
+    const GatheredRows<float> rows{nullptr, 0, 32};
+    kernels->products(rows, ones.data(), kColumns, nullptr);
+    std::vector<float> sums(kColumns * 32, 9.0F);
+    kernels->sums(rows, nullptr, 16, kColumns, sums.data());
+    EXPECT_EQ(sums, std::vector<float>(sums.size(), 0.0F));
+    kernels->spread(nullptr, 0, 32, nullptr, kColumns, ones.data());
+    std::vector<float> log_sum(kColumns);
+    kernels->softmax(nullptr, 0, kColumns, 1, ones.data(), log_sum.data());
+    EXPECT_EQ(log_sum, std::vector<float>(kColumns, 1.0F));  // the sinks
+    kernels->softmax_gradient(nullptr, 0, kColumns, 1, ones.data(), ones.data(), nullptr);
+    kernels->relu_sums(nullptr, 0, kColumns, ones.data(), nullptr);
+    std::vector<float> gradient(kColumns, 3.0F);
+    kernels->relu_gradient(nullptr, 0, kColumns, ones.data(), nullptr, gradient.data());
+    EXPECT_EQ(gradient, std::vector<float>(kColumns, 3.0F));
+    kernels->panel_scores({.rows = 0, .heads = 1, .width = 32, .panel_count = 1});
+    kernels->panel_scores({.rows = 1, .heads = 1, .width = 32, .panel_count = 0});
+    kernels->lane_maxima(nullptr, 0, 4, nullptr);
+    EXPECT_EQ(kernels->collect(nullptr, 0, 0, nullptr), 0U);
   }
 }
 

@@ -97,21 +97,23 @@ TIDEPOOL_INLINE void sum_rows(size_t terms, size_t width, const From& from, cons
     sum_tile<kSums, 1>(terms, column, from, factor, row, to, std::make_index_sequence<kSums>());
 }
 
+/// Columns [first, first + kSums) of the weights, which without rows may be null.
 template <size_t kSums>
-TIDEPOOL_INLINE void sum_columns(const GatheredRows<float>& rows, const float* weights, size_t stride, float* out) {
+TIDEPOOL_INLINE void sum_columns(const GatheredRows<float>& rows, const float* weights, size_t stride, size_t first,
+                                 float* out) {
   sum_rows<kSums>(
       rows.count, rows.width, [](size_t, size_t) { return Vec::zero(); },
-      [&](size_t c, size_t j) { return weights[j * stride + c]; }, [&](size_t j) { return rows.rows[j]; },
-      [&](size_t c, size_t column, Vec::F value) { Vec::store(out + c * rows.width + column, value); });
+      [&](size_t c, size_t j) { return weights[j * stride + first + c]; }, [&](size_t j) { return rows.rows[j]; },
+      [&](size_t c, size_t column, Vec::F value) { Vec::store(out + (first + c) * rows.width + column, value); });
 }
 
 inline void gathered_sums(const GatheredRows<float>& rows, const float* weights, size_t stride, size_t columns,
                           float* out) {
   size_t c = 0;
   for (; c + kTileSums <= columns; c += kTileSums)
-    sum_columns<kTileSums>(rows, weights + c, stride, out + c * rows.width);
+    sum_columns<kTileSums>(rows, weights, stride, c, out);
   for (; c < columns; ++c)
-    sum_columns<1>(rows, weights + c, stride, out + c * rows.width);
+    sum_columns<1>(rows, weights, stride, c, out);
 }
 
 /// What is spread over rows: [columns, width].
@@ -193,6 +195,11 @@ inline void softmax_gradient_rows(const float* p, size_t count, size_t columns, 
   softmax_gradient_row<true>(p + last, columns, scale, log_sum, delta, out + last);
 }
 
+/// relu; a NaN stays one, because max gives its second operand then.
+TIDEPOOL_INLINE Vec::F positive_part(Vec::F x) {
+  return Vec::max(Vec::zero(), x);
+}
+
 /// Columns one after the other, kLanes at a time, each with its own sum: the order of sums is that of Vec::sum.
 inline void relu_sum_rows(const float* p, size_t count, size_t columns, const float* weights, float* scores) {
   const size_t stride = gathered_stride(columns);
@@ -200,7 +207,7 @@ inline void relu_sum_rows(const float* p, size_t count, size_t columns, const fl
     Vec::F sum = Vec::zero();
     for (size_t c = 0; c < columns; c += kLanes) {
       const Vec::F products = Vec::load(p + j * stride + c, columns - c);
-      sum = Vec::fma(Vec::load(weights + c, columns - c), Vec::max(products, Vec::zero()), sum);
+      sum = Vec::fma(Vec::load(weights + c, columns - c), positive_part(products), sum);
     }
     scores[j] = Vec::sum(sum);
   }
@@ -217,9 +224,10 @@ inline void relu_gradient_rows(float* p, size_t count, size_t columns, const flo
       float* products = p + j * stride + c;
       const Vec::F product = Vec::load(products, rest);
       const Vec::F gradient = Vec::all(g[j]);
-      sum = Vec::fma(gradient, Vec::max(product, Vec::zero()), sum);
-      // Whole vectors are faster; behind the columns the weights are zero.
-      Vec::store(products, Vec::where_at_least(Vec::zero(), product, Vec::zero(), Vec::mul(gradient, weight)));
+      sum = Vec::fma(gradient, positive_part(product), sum);
+      const Vec::F passed = Vec::where_at_least(product, Vec::zero(), Vec::mul(gradient, weight), product);
+      // Whole vectors are faster; behind the columns there may be anything.
+      Vec::store(products, Vec::where_at_least(Vec::zero(), product, Vec::zero(), passed));
     }
     Vec::store(weight_gradient + c, sum, rest);
   }
@@ -287,8 +295,8 @@ TIDEPOOL_INLINE void add_heads(const float* q, const float* weights, size_t widt
   }
   const auto weigh = [&](size_t head, Vec::F x, Vec::F y) {
     const Vec::F weight = Vec::all(weights[head]);
-    scores.first = Vec::add(scores.first, Vec::mul(weight, Vec::max(x, Vec::zero())));
-    scores.second = Vec::add(scores.second, Vec::mul(weight, Vec::max(y, Vec::zero())));
+    scores.first = Vec::add(scores.first, Vec::mul(weight, positive_part(x)));
+    scores.second = Vec::add(scores.second, Vec::mul(weight, positive_part(y)));
   };
   (weigh(kHead, first[kHead], second[kHead]), ...);
 }

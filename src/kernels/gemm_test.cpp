@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/kernels_test_support.h"
@@ -143,6 +144,69 @@ TEST_P(EveryGemm, ANanReachesItsRowAndColumnOnly) {
   multiply_all(pool, *GetParam(), {&job, 1}, workspace);
   for (size_t i = 0; i < c.size(); ++i)
     EXPECT_EQ(std::isnan(c[i]), i / 40 == 5) << i;
+}
+
+TEST_P(EveryGemm, InfinitiesAreAsInSumsInBinary64) {
+  ThreadPool pool(1);
+  GemmWorkspace workspace;
+  Random random(4);
+  Factor a(random, 20, 70, false);
+  Factor b(random, 70, 37, true);
+  a.values[7 * 73 + 69] = INFINITY;
+  b.values[11 * 73 + 69] = -INFINITY;
+  b.values[12 * 73 + 69] = 0;
+  std::vector<float> c(size_t{20} * 37);
+  const GemmJob job{a.operand, b.operand, {c.data(), 20, 37}};
+  multiply_all(pool, *GetParam(), {&job, 1}, workspace);
+  for (size_t i = 0; i < 20; ++i) {
+    for (size_t j = 0; j < 37; ++j) {
+      const double last = static_cast<double>(a.at(i, 69)) * static_cast<double>(b.at(69, j));
+      const float actual = c[i * 37 + j];
+      EXPECT_TRUE(std::isfinite(last) ? std::isfinite(actual) : testing::same_bits(actual, static_cast<float>(last)))
+          << i << ", " << j << ": " << actual;
+    }
+  }
+}
+
+/// Products in bfloat16 count subnormal factors as zero; others are as exact below 2^-126 as binary32 is.
+TEST_P(EveryGemm, SubnormalFactorsAreFlushedOnlyByProductsInBf16) {
+  ThreadPool pool(1);
+  GemmWorkspace workspace;
+  constexpr size_t kTerms = 37;
+  std::vector<float> a(size_t{17} * kTerms, 0x1p-133F);
+  std::vector<float> b(kTerms * 33, 0x1p120F);
+  std::vector<float> c(size_t{17} * 33, NAN);
+  const GemmJob by_left{
+      {Span2d<const float>(a.data(), 17, kTerms)}, {Span2d<const float>(b.data(), kTerms, 33)}, {c.data(), 17, 33}};
+  const bool flushes = GetParam()->precision == GemmPrecision::kBf16;
+  const std::vector<float> expected(c.size(), flushes ? 0.0F : kTerms * 0x1p-13F);
+  multiply_all(pool, *GetParam(), {&by_left, 1}, workspace);
+  EXPECT_EQ(c, expected);
+  std::ranges::fill(a, 0x1p120F);
+  std::ranges::fill(b, 0x1p-133F);
+  multiply_all(pool, *GetParam(), {&by_left, 1}, workspace);
+  EXPECT_EQ(c, expected);
+}
+
+TEST_P(EveryGemm, ProductsWithoutRowsOrColumnsAndNoProductsWriteNothing) {
+  ThreadPool pool(2);
+  GemmWorkspace workspace;
+  std::vector<float> values(36, 1.0F);
+  std::vector<float> c(36, 7.0F);
+  const auto matrix = [&](size_t rows, size_t cols) {
+    return GemmOperand{Span2d<const float>(values.data(), rows, cols)};
+  };
+  multiply_all(pool, *GetParam(), {}, workspace);
+  const std::vector<GemmJob> jobs = {{matrix(0, 5), matrix(5, 6), {c.data(), 0, 6}},
+                                     {matrix(6, 5), matrix(5, 0), {c.data(), 6, 0}},
+                                     {matrix(0, 0), matrix(0, 0), {c.data(), 0, 0}}};
+  multiply_all(pool, *GetParam(), jobs, workspace);
+  EXPECT_EQ(c, std::vector<float>(36, 7.0F));
+  // Nor do they keep the one beside them from being computed.
+  std::vector<GemmJob> mixed = jobs;
+  mixed.push_back({matrix(6, 5), matrix(5, 6), {c.data(), 6, 6}});
+  multiply_all(pool, *GetParam(), mixed, workspace);
+  EXPECT_EQ(c, std::vector<float>(36, 5.0F));
 }
 
 TEST(Gemm, SelectsNoMoreRoundingThanAllowed) {

@@ -220,6 +220,7 @@ struct KernelTable {
   /// y = silu(min(gate, limit)) * clamp(up, +-limit) * weight; limit 0 means no clamp. y may be gate.
   void (*swiglu)(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept;
   /// The terms of a softmax, in place: x[i] becomes e^(scale * (x[i] - max x)); returns their sum. scale is positive.
+  /// NaN is no maximum, so the terms beside it are numbers; the sum is NaN, as it is where the maximum is infinite.
   float (*softmax_terms)(float* x, size_t count, float scale) noexcept;
   /// Writes all x[i] > above and their places, in ascending order, while there is room. (NaN is above nothing.)
   Above (*collect_above)(const AboveArgs& args) noexcept;

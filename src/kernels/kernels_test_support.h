@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,32 @@ inline std::vector<float> run_linear(const KernelTable& table, const MatrixView&
 /// The same bits, NaNs of any kind being equal.
 inline bool same_bits(float a, float b) {
   return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
+/// What is no number, and numbers below 2^-126, which some products count as zero. All are exact in bfloat16.
+inline constexpr float kSpecialValues[] = {std::numeric_limits<float>::quiet_NaN(),
+                                           -std::numeric_limits<float>::quiet_NaN(),
+                                           std::numeric_limits<float>::infinity(),
+                                           -std::numeric_limits<float>::infinity(),
+                                           0x1p-133F,
+                                           -0x1p-127F};
+
+/// Both NaN, the same infinity, or both numbers.
+inline bool same_kind(float a, float b) {
+  return std::isfinite(a) ? std::isfinite(b) : same_bits(a, b);
+}
+
+/// Of the same kind, and numbers no further apart than tolerance(i).
+template <typename Tolerance>
+void expect_same_kind_and_near(const std::vector<float>& actual, const std::vector<float>& expected,
+                               const Tolerance& tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_TRUE(same_kind(actual[i], expected[i])) << i << ": " << actual[i] << " for " << expected[i];
+    if (std::isfinite(expected[i])) {
+      ASSERT_NEAR(actual[i], expected[i], tolerance(i)) << i;
+    }
+  }
 }
 
 /// Steps of bfloat16 between two values that are exact in it, in the order of the real numbers.

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "base/check.h"
 #include "kernels/kernels_test_support.h"
 
@@ -46,6 +48,29 @@ void expect_like_reference(const KernelTable& table, const OwnedMatrix& matrix, 
         << "row " << i / matrix.view.out << " output " << i % matrix.view.out << ": " << actual[i] << " for "
         << expected[i];
   }
+}
+
+/// One output of weights 1.
+OwnedMatrix matrix_of_ones(MatrixFormat format, size_t in) {
+  OwnedMatrix matrix;
+  matrix.data.resize(matrix_row_bytes(format, in));
+  const auto fill = [&](auto one) {
+    for (size_t i = 0; i < matrix.data.size(); i += sizeof one)
+      std::memcpy(matrix.data.data() + i, &one, sizeof one);
+  };
+  switch (format) {
+    case MatrixFormat::kFp8Tile32: fill(std::byte{0x38}); break;
+    case MatrixFormat::kFp4Block32: fill(std::byte{0x22}); break;
+    case MatrixFormat::kBf16: fill(to_bf16(1)); break;
+    case MatrixFormat::kFloat32: fill(1.0F); break;
+  }
+  matrix.scales.assign(testing::scale_count(format, 1, in), 127);
+  matrix.view = {.format = format, .out = 1, .in = in, .data = matrix.data.data(), .scales = matrix.scales.data()};
+  return matrix;
+}
+
+bool multiplies_in_bf16(const KernelTable& table, MatrixFormat format) {
+  return table.needs_bf16_inputs && format != MatrixFormat::kFloat32;
 }
 
 TEST_P(Linear, AgreesWithTheReferenceOnRaggedShapes) {
@@ -262,19 +287,116 @@ TEST_P(Linear, ANaNWeightMakesItsOwnOutputNaNAndNoOther) {
   }
 }
 
+/// At the beginning of a row of weights, within it and in its tail; one row in the middle of few and of many.
+TEST_P(Linear, ASpecialActivationIsInItsOwnRowAsInTheReferencesAndInNoOther) {
+  Random random(7);
+  constexpr size_t kOut = 9;
+  constexpr size_t kIn = size_t{32} * 5;
+  for (const MatrixFormat format : kMatrixFormats) {
+    const OwnedMatrix matrix = testing::random_matrix(random, format, kOut, kIn);
+    for (const size_t rows : {1U, 5U, 40U}) {
+      const std::vector<float> ordinary = testing::linear_inputs(table(), random, rows * kIn);
+      const std::vector<float> without = testing::run_linear(table(), matrix.view, ordinary, rows);
+      const std::vector<float> scale = magnitudes(matrix, ordinary, rows);
+      for (const float special : testing::kSpecialValues) {
+        for (const size_t column : {size_t{0}, size_t{77}, kIn - 1}) {
+          SCOPED_TRACE(::testing::Message() << "format " << static_cast<int>(format) << ", " << special << " at "
+                                            << column << " of one of " << rows << " rows");
+          const size_t row = rows / 2;
+          std::vector<float> x = ordinary;
+          x[row * kIn + column] = special;
+          const std::vector<float> actual = testing::run_linear(table(), matrix.view, x, rows);
+          testing::expect_same_kind_and_near(
+              actual, testing::run_linear(reference_kernels(), matrix.view, x, rows),
+              [&](size_t i) { return 0.2F * static_cast<float>(kIn + 2) * 0x1p-24F * scale[i]; });
+          for (size_t i = 0; i < actual.size(); ++i) {
+            if (i / kOut != row) {
+              ASSERT_TRUE(testing::same_bits(actual[i], without[i])) << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Linear, ASpecialWeightIsInItsOwnOutputAsInTheReferencesAndInNoOther) {
+  Random random(8);
+  constexpr size_t kOut = 21;
+  constexpr size_t kIn = 150;
+  for (const MatrixFormat format : {MatrixFormat::kBf16, MatrixFormat::kFloat32}) {
+    for (const float special : testing::kSpecialValues) {
+      OwnedMatrix matrix = testing::random_matrix(random, format, kOut, kIn);
+      const size_t place = 13 * kIn + 149;
+      const Bf16 narrow = to_bf16(special);
+      if (format == MatrixFormat::kBf16) std::memcpy(matrix.data.data() + 2 * place, &narrow, sizeof narrow);
+      if (format == MatrixFormat::kFloat32) std::memcpy(matrix.data.data() + 4 * place, &special, sizeof special);
+      for (const size_t rows : {1U, 5U, 40U}) {
+        const std::vector<float> x = testing::linear_inputs(table(), random, rows * kIn);
+        const std::vector<float> actual = testing::run_linear(table(), matrix.view, x, rows);
+        testing::expect_same_kind_and_near(actual, testing::run_linear(reference_kernels(), matrix.view, x, rows),
+                                           [](size_t) { return 0.2F * (kIn + 2) * 0x1p-24F * kIn; });
+        for (size_t i = 0; i < actual.size(); ++i)
+          EXPECT_EQ(std::isfinite(actual[i]), std::isfinite(special) || i % kOut != 13) << i;
+      }
+    }
+  }
+}
+
 /// Multiples of 2^-133 are exact in bfloat16.
 TEST_P(Linear, SubnormalActivationsAreFlushedOnlyByProductsInBf16) {
-  for (const MatrixFormat format : {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32}) {
-    OwnedMatrix matrix;
-    matrix.data.assign(matrix_row_bytes(format, 64),
-                       format == MatrixFormat::kFp8Tile32 ? std::byte{0x38} : std::byte{0x22});
-    matrix.scales.assign(2, 127);
-    matrix.view = {.format = format, .out = 1, .in = 64, .data = matrix.data.data(), .scales = matrix.scales.data()};
-    std::vector<float> x(64, 0.0F);
-    x[3] = 0x1p-133F;
-    x[40] = 5 * 0x1p-133F;
-    const float expected = table().needs_bf16_inputs ? 0.0F : 6 * 0x1p-133F;
-    EXPECT_EQ(testing::run_linear(table(), matrix.view, x, 1)[0], expected);
+  for (const MatrixFormat format : kMatrixFormats) {
+    const OwnedMatrix matrix = matrix_of_ones(format, 64);
+    for (const size_t rows : {1U, 5U, 40U}) {
+      std::vector<float> x(rows * 64, 0.0F);
+      for (size_t r = 0; r < rows; ++r) {
+        x[r * 64 + 3] = 0x1p-133F;
+        x[r * 64 + 40] = 5 * 0x1p-133F;
+      }
+      const float expected = multiplies_in_bf16(table(), format) ? 0.0F : 6 * 0x1p-133F;
+      EXPECT_EQ(testing::run_linear(table(), matrix.view, x, rows), std::vector<float>(rows, expected));
+    }
+  }
+}
+
+TEST_P(Linear, SubnormalWeightsAreFlushedOnlyByProductsInBf16) {
+  for (const MatrixFormat format : {MatrixFormat::kBf16, MatrixFormat::kFloat32}) {
+    OwnedMatrix matrix = matrix_of_ones(format, 64);
+    const float weight = 0x1p-130F;
+    const Bf16 narrow = to_bf16(weight);
+    for (const size_t column : {size_t{5}, size_t{63}}) {
+      if (format == MatrixFormat::kBf16) std::memcpy(matrix.data.data() + 2 * column, &narrow, sizeof narrow);
+      if (format == MatrixFormat::kFloat32) std::memcpy(matrix.data.data() + 4 * column, &weight, sizeof weight);
+    }
+    for (const size_t rows : {1U, 5U, 40U}) {
+      std::vector<float> x(rows * 64, 0.0F);
+      for (size_t r = 0; r < rows; ++r) {
+        x[r * 64 + 5] = 0x1p100F;
+        x[r * 64 + 63] = 0x1p101F;
+      }
+      const float expected = multiplies_in_bf16(table(), format) ? 0.0F : 3 * 0x1p-30F;
+      EXPECT_EQ(testing::run_linear(table(), matrix.view, x, rows), std::vector<float>(rows, expected));
+    }
+  }
+}
+
+TEST_P(Linear, NoRowsAndNoOutputsWriteNothing) {
+  Random random(9);
+  for (const MatrixFormat format : kMatrixFormats) {
+    const OwnedMatrix matrix = testing::random_matrix(random, format, 40, 64);
+    const std::vector<float> x = testing::linear_inputs(table(), random, size_t{20} * 64);
+    for (const auto& [rows, begin, end] : {std::array<size_t, 3>{0, 0, 40}, {1, 7, 7}, {20, 40, 40}}) {
+      std::vector<float> y(size_t{20} * 40, 7.0F);
+      testing::linear_of(table(), format)({.weight = matrix.view,
+                                           .x = x.data(),
+                                           .x_stride = 64,
+                                           .rows = rows,
+                                           .y = y.data(),
+                                           .y_stride = 40,
+                                           .out_begin = begin,
+                                           .out_end = end});
+      EXPECT_EQ(y, std::vector<float>(y.size(), 7.0F)) << rows << " rows";
+    }
   }
 }
 

@@ -246,8 +246,9 @@ void swiglu(const float* gate, const float* up, size_t count, float limit, float
 }
 
 float softmax_terms(float* x, size_t count, float scale) noexcept {
-  if (count == 0) return 0;
-  const float largest = *std::max_element(x, x + count);
+  float largest = -std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < count; ++i)
+    largest = x[i] > largest ? x[i] : largest;
   float sum = 0;
   for (size_t i = 0; i < count; ++i) {
     x[i] = std::exp(scale * (x[i] - largest));

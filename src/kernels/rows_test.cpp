@@ -8,6 +8,8 @@ namespace {
 using testing::Random;
 using testing::same_bits;
 
+using testing::kSpecialValues;
+
 class Rows : public testing::EveryTable {};
 TIDEPOOL_FOR_EVERY_TABLE(Rows);
 
@@ -20,6 +22,7 @@ float any_float(Random& random) {
     case 1: return std::bit_cast<float>(static_cast<uint32_t>(random.bits()) & 0x807fffffU);
     case 2: return std::bit_cast<float>((static_cast<uint32_t>(random.bits()) & 0xffff0000U) | 0x8000U);
     case 3: return random.below(2) == 0 ? -0.0F : 0.0F;
+    case 4: return testing::kSpecialValues[random.below(std::size(testing::kSpecialValues))];
     default: return random.value();
   }
 }
@@ -111,6 +114,26 @@ TEST_P(Rows, RopeGivesTheReferencesBitsAndTurnsBack) {
   }
 }
 
+TEST_P(Rows, RopeGivesTheReferencesBitsForAllKindsOfValues) {
+  Random random(10);
+  for (const size_t pairs : {1U, 5U, 8U, 9U, 32U, 100U}) {
+    std::vector<float> x(2 * pairs);
+    for (float& v : x)
+      v = any_float(random);
+    std::vector<float> cos = random.values(pairs);
+    const std::vector<float> sin = random.values(pairs);
+    cos[pairs / 2] = 0;
+    for (const float sign : {1.0F, -1.0F}) {
+      std::vector<float> expected = x;
+      reference_kernels().rope(expected.data(), cos.data(), sin.data(), pairs, sign);
+      std::vector<float> actual = x;
+      table().rope(actual.data(), cos.data(), sin.data(), pairs, sign);
+      for (size_t i = 0; i < 2 * pairs; ++i)
+        ASSERT_TRUE(same_bits(actual[i], expected[i])) << pairs << " at " << i;
+    }
+  }
+}
+
 TEST_P(Rows, RmsNormAgreesWithTheReference) {
   Random random(5);
   for (const size_t count : kCounts) {
@@ -130,6 +153,29 @@ TEST_P(Rows, RmsNormAgreesWithTheReference) {
         ASSERT_NEAR(actual[i], expected[i], std::fabs(expected[i]) * 84 * 0x1p-24F);
     }
   }
+}
+
+/// A NaN is in every output. An infinity leaves zeros beside it and becomes NaN itself.
+TEST_P(Rows, RmsNormOfSpecialValuesIsOfTheReferencesKind) {
+  Random random(11);
+  for (const float special : kSpecialValues) {
+    for (const size_t count : {1U, 8U, 40U, 77U}) {
+      for (const size_t place : {size_t{0}, count / 2, count - 1}) {
+        std::vector<float> x = random.values(count);
+        x[place] = special;
+        std::vector<float> expected(count);
+        reference_kernels().rms_norm(x.data(), nullptr, count, 1e-20F, expected.data());
+        table().rms_norm(x.data(), nullptr, count, 1e-20F, x.data());
+        testing::expect_same_kind_and_near(x, expected,
+                                           [&](size_t i) { return std::fabs(expected[i]) * 8 * 0x1p-24F + 0x1p-149F; });
+        EXPECT_EQ(std::isfinite(x[place]), std::isfinite(special)) << special;
+      }
+    }
+  }
+  // All below 2^-126: the squares vanish against eps, the values do not.
+  std::vector<float> x(40, 0x1p-133F);
+  table().rms_norm(x.data(), nullptr, x.size(), 0x1p-66F, x.data());
+  EXPECT_EQ(x, std::vector<float>(40, 0x1p-100F));
 }
 
 TEST_P(Rows, RmsNormOfZerosIsZero) {
@@ -170,6 +216,26 @@ TEST_P(Rows, SwigluLetsNaNThrough) {
   EXPECT_FALSE(std::isnan(y[2]));
 }
 
+TEST_P(Rows, SwigluOfSpecialValuesIsOfTheReferencesKind) {
+  Random random(12);
+  constexpr size_t kCount = 27;
+  for (const float special : kSpecialValues) {
+    for (const float limit : {0.0F, 10.0F}) {
+      std::vector<float> gate = random.values(kCount, 15);
+      std::vector<float> up = random.values(kCount, 15);
+      for (size_t i = 0; i < kCount; i += 3)
+        gate[i] = special;
+      for (size_t i = 0; i < kCount; i += 4)
+        up[i] = special;
+      std::vector<float> expected(kCount);
+      reference_kernels().swiglu(gate.data(), up.data(), kCount, limit, 0.75F, expected.data());
+      table().swiglu(gate.data(), up.data(), kCount, limit, 0.75F, gate.data());
+      testing::expect_same_kind_and_near(gate, expected,
+                                         [&](size_t i) { return std::fabs(expected[i]) * 8 * 0x1p-23F + 0x1p-148F; });
+    }
+  }
+}
+
 TEST_P(Rows, SoftmaxTermsAreWithinAFewUnitsOfTheExactValues) {
   Random random(8);
   for (const size_t count : kCounts) {
@@ -193,6 +259,33 @@ TEST_P(Rows, SoftmaxTermsAreWithinAFewUnitsOfTheExactValues) {
   }
 }
 
+/// What stands beside a NaN or below it in a vector is as if it were not there; it shows in its own term and the sum.
+TEST_P(Rows, SoftmaxTermsBesideSpecialValuesAreThoseOfTheReference) {
+  Random random(13);
+  for (const float special : kSpecialValues) {
+    for (const size_t count : {1U, 2U, 8U, 16U, 21U, 64U, 100U}) {
+      for (const size_t place : {size_t{0}, count / 2, count - 1}) {
+        SCOPED_TRACE(::testing::Message() << special << " at " << place << " of " << count);
+        std::vector<float> expected = random.values(count, 20);
+        expected[place] = special;
+        std::vector<float> actual = expected;
+        const float expected_sum = reference_kernels().softmax_terms(expected.data(), count, 0.125F);
+        const float sum = table().softmax_terms(actual.data(), count, 0.125F);
+        testing::expect_same_kind_and_near(actual, expected, [&](size_t i) { return expected[i] * 12 * 0x1p-23F; });
+        testing::expect_same_kind_and_near({sum}, {expected_sum}, [&](size_t) { return expected_sum * 30 * 0x1p-23F; });
+        for (size_t i = 0; std::isnan(special) && i < count; ++i)
+          ASSERT_EQ(std::isnan(actual[i]), i == place);
+        // Of -inf alone there is no softmax.
+        const bool is_nan = std::isnan(special) || special > 1 || (special < -1 && count == 1);
+        EXPECT_EQ(std::isnan(sum), is_nan);
+      }
+    }
+    std::vector<float> all(37, special);
+    const float sum = table().softmax_terms(all.data(), all.size(), 0.125F);
+    EXPECT_EQ(std::isfinite(sum), std::isfinite(special)) << special;
+  }
+}
+
 TEST_P(Rows, HyperConnectionsGiveTheReferencesBits) {
   Random random(7);
   for (const size_t streams : {1U, 2U, 4U, 8U}) {
@@ -213,6 +306,53 @@ TEST_P(Rows, HyperConnectionsGiveTheReferencesBits) {
       EXPECT_EQ(actual_stream, expected_stream) << streams << " of " << width;
     }
   }
+}
+
+TEST_P(Rows, HyperConnectionsGiveTheReferencesBitsForAllKindsOfValues) {
+  Random random(14);
+  constexpr size_t kWidth = 203;
+  for (const size_t streams : {1U, 4U, 8U}) {
+    std::vector<float> stream(streams * kWidth);
+    std::vector<float> y(kWidth);
+    // Most columns have ordinary values only, or all would be NaN.
+    for (float& v : stream)
+      v = random.below(8) == 0 ? any_float(random) : random.value();
+    for (float& v : y)
+      v = random.below(8) == 0 ? any_float(random) : random.value();
+    std::vector<float> pre = random.values(streams);
+    std::vector<float> comb = random.values(streams * streams);
+    for (const float factor : {0.0F, 0x1p-130F, std::numeric_limits<float>::infinity()}) {
+      pre[streams / 2] = factor;
+      comb[streams / 2] = factor;
+      std::vector<float> expected(kWidth);
+      std::vector<float> actual(kWidth);
+      reference_kernels().hc_collapse(stream.data(), pre.data(), streams, kWidth, expected.data());
+      table().hc_collapse(stream.data(), pre.data(), streams, kWidth, actual.data());
+      for (size_t i = 0; i < kWidth; ++i)
+        ASSERT_TRUE(same_bits(actual[i], expected[i])) << streams << " at " << i;
+      std::vector<float> expected_stream = stream;
+      std::vector<float> actual_stream = stream;
+      reference_kernels().hc_expand(expected_stream.data(), y.data(), pre.data(), comb.data(), streams, kWidth);
+      table().hc_expand(actual_stream.data(), y.data(), pre.data(), comb.data(), streams, kWidth);
+      for (size_t i = 0; i < stream.size(); ++i)
+        ASSERT_TRUE(same_bits(actual_stream[i], expected_stream[i])) << streams << " at " << i;
+    }
+  }
+}
+
+TEST_P(Rows, NothingIsReadOrWrittenWhereThereIsNothing) {
+  table().rms_norm(nullptr, nullptr, 0, 1e-20F, nullptr);
+  table().quantise_fp8(nullptr, 0);
+  table().round_bf16(nullptr, 0);
+  table().rope(nullptr, nullptr, nullptr, 0, 1);
+  table().swiglu(nullptr, nullptr, 0, 10, 1, nullptr);
+  EXPECT_EQ(table().softmax_terms(nullptr, 0, 1), 0.0F);
+  const Above found = table().collect_above({.begin = 5, .end = 5, .room = kAboveBlock});
+  EXPECT_EQ(found.count, 0U);
+  EXPECT_EQ(found.next, 5U);
+  const float factors[4] = {1, 1, 1, 1};
+  table().hc_collapse(nullptr, factors, 2, 0, nullptr);
+  table().hc_expand(nullptr, nullptr, factors, factors, 2, 0);
 }
 
 /// Dense and rare ones, from the middle on and to any end, with NaN and both infinities, and where room runs out.

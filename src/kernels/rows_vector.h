@@ -113,13 +113,11 @@ inline float softmax_terms_row(float* x, size_t count, float scale) {
   if (count == 0) return 0;
   const size_t whole = count - count % kLanes;
   float tail[kLanes];
-  float largest = x[0];
-  if (whole > 0) {
-    Vec::F most = Vec::load(x);
-    for (size_t i = kLanes; i < whole; i += kLanes)
-      most = Vec::max(most, Vec::load(x + i));
-    largest = Vec::largest(most);
-  }
+  // Of a NaN and another value max gives the second: a NaN is no maximum and shows in its own term.
+  Vec::F most = Vec::all(-__builtin_inff());
+  for (size_t i = 0; i < whole; i += kLanes)
+    most = Vec::max(Vec::load(x + i), most);
+  float largest = Vec::largest(most);
   for (size_t i = whole; i < count; ++i)
     largest = x[i] > largest ? x[i] : largest;
   const Vec::F subtracted = Vec::all(largest);

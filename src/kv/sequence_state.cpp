@@ -132,9 +132,9 @@ std::span<std::byte> SequenceState::key_for_write(size_t source, int64_t index) 
   return {block.data() + s.keys_offset + static_cast<size_t>(index % s.rows_per_block()) * s.key_bytes, s.key_bytes};
 }
 
-SequenceState::KeyRun SequenceState::key_run(size_t source, int64_t index, int64_t count) const {
+kernels::KeyRun SequenceState::key_run(size_t source, int64_t index, int64_t count) const {
   const int64_t rows = layout_->sources[source].rows_per_block();
-  return {key(source, index), std::min(count, rows - index % rows)};
+  return {key(source, index), static_cast<size_t>(std::min(count, rows - index % rows))};
 }
 
 void SequenceState::begin_decoder_rows(int64_t begin) {

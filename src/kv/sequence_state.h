@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "kernels/kernel_table.h"
 #include "kv/kv_layout.h"
 #include "kv/window_ring.h"
 
@@ -97,11 +98,7 @@ class SequenceState {
   [[nodiscard]] std::span<std::byte> entry_for_write(size_t source, int64_t index);
   [[nodiscard]] std::span<std::byte> key_for_write(size_t source, int64_t index);
   /// The keys of one source that lie in memory one after the other from `index` on, at most `count`.
-  struct KeyRun {
-    const std::byte* keys;
-    int64_t count;
-  };
-  [[nodiscard]] KeyRun key_run(size_t source, int64_t index, int64_t count) const;
+  [[nodiscard]] kernels::KeyRun key_run(size_t source, int64_t index, int64_t count) const;
 
   /// Rings of the layers, then those of the draft stages.
   [[nodiscard]] WindowRing& window(size_t layer) { return windows_[layer]; }

@@ -55,7 +55,7 @@ TEST(SequenceState, RollbackReachesAsFarAsTheRingsRemember) {
 TEST(SequenceState, KeysOfOneBlockLieTogether) {
   SequenceState state(released_layout());
   state.append(some_tokens(400));
-  const auto run = state.key_run(3, 120, 200);
+  const kernels::KeyRun run = state.key_run(3, 120, 200);
   EXPECT_EQ(run.count, 8);
   EXPECT_EQ(run.keys, state.key(3, 120));
   EXPECT_EQ(state.key(3, 121) - state.key(3, 120), 68);

@@ -17,7 +17,9 @@ int32_t choose_candidate_blocks(const CandidatePoolConfig& config, std::span<con
   const std::span<float> maxima(scratch);
   for (size_t block = 0; block < block_count; ++block) {
     const std::span<const float> members = scores.subspan(block * size, std::min(size, scores.size() - block * size));
-    maxima[block] = *std::ranges::max_element(members);
+    maxima[block] = -std::numeric_limits<float>::infinity();
+    for (const float score : members)
+      maxima[block] = score > maxima[block] ? score : maxima[block];  // a NaN is no maximum
   }
   maxima.back() = std::numeric_limits<float>::infinity();
   return static_cast<int32_t>(kernels::select_top_k(maxima, static_cast<size_t>(config.blocks_max), blocks, kernels));

@@ -16,8 +16,9 @@ struct CandidatePoolConfig {
 };
 
 /// Chooses from scores [visible] of the visible entries. Writes block numbers in ascending order and returns how many,
-/// or -1 when every visible entry fits into the pool (then nothing is written). Blocks whose scores are all -inf are
-/// left out. `scratch` is grown as needed; `kernels` look the maxima through, and the answer does not depend on them.
+/// or -1 when every visible entry fits into the pool (then nothing is written). Blocks whose scores are all -inf or NaN
+/// are left out, and a NaN among other scores counts for nothing. `scratch` is grown as needed; `kernels` look the
+/// maxima through, and the answer does not depend on them.
 [[nodiscard]] int32_t choose_candidate_blocks(const CandidatePoolConfig& config, std::span<const float> scores,
                                               std::span<uint32_t> blocks, std::vector<float>& scratch,
                                               const kernels::KernelTable& kernels = kernels::reference_kernels());

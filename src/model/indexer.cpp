@@ -76,9 +76,8 @@ void add_runs(const Indexer& indexer, const ForwardPass& pass, size_t row, int64
               std::vector<kernels::KeyRun>& runs) {
   const SequenceState& state = *pass.segment(row).state;
   while (begin < end) {
-    const auto run = state.key_run(indexer.plan.kv_slot, begin, end - begin);
-    runs.push_back({run.keys, static_cast<size_t>(run.count)});
-    begin += run.count;
+    runs.push_back(state.key_run(indexer.plan.kv_slot, begin, end - begin));
+    begin += static_cast<int64_t>(runs.back().count);
   }
 }
 

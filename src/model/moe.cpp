@@ -139,6 +139,11 @@ void run_experts(const Math& math, const MoeConfig& config, std::span<const Expe
   });
 }
 
+/// An order of all values, so that sorting by it is defined. NaN is below every number: top-k takes none either.
+bool ranks_above(float a, float b) {
+  return a > b || (std::isnan(b) && !std::isnan(a));
+}
+
 }  // namespace
 
 void router_scores(std::span<float> logits) {
@@ -159,7 +164,10 @@ float route_row(const MoeConfig& config, std::span<const float> scores, const fl
   const auto biased = [&](int32_t expert) { return scores[static_cast<size_t>(expert)] + bias[expert]; };
   const size_t looked_at = std::min(k + 1, order.size());
   std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(looked_at), order.end(),
-                    [&](int32_t a, int32_t b) { return biased(a) != biased(b) ? biased(a) > biased(b) : a < b; });
+                    [&](int32_t a, int32_t b) {
+                      if (ranks_above(biased(a), biased(b))) return true;
+                      return !ranks_above(biased(b), biased(a)) && a < b;
+                    });
   float sum = 0;
   for (size_t i = 0; i < k; ++i) {
     chosen[i] = order[i];

@@ -19,9 +19,9 @@ struct MoeConfig {
   ImageFault image_fault = ImageFault::kNone;
 };
 
-/// Chooses experts for one row: the highest score + bias (ties to the lower number), weights from the unbiased scores,
-/// normalised over the chosen ones where configured and scaled. `chosen` and `weights` [k] come out by falling score +
-/// bias. Returns the gap between the last chosen and the best left out (+inf when none is).
+/// Chooses experts for one row: the highest score + bias (ties to the lower number; NaN is below every number), weights
+/// from the unbiased scores, normalised over the chosen ones where configured and scaled. `chosen` and `weights` [k]
+/// come out by falling score + bias. Returns the gap between the last chosen and the best left out (+inf when none is).
 float route_row(const MoeConfig& config, std::span<const float> scores, const float* bias, std::span<int32_t> chosen,
                 std::span<float> weights);
 

@@ -1,7 +1,10 @@
 // One mechanism at a time against the golden `kernels` and `engram_*` cases; tolerances are those of the golden README.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "model/candidate_pool.h"
 #include "model/compressor.h"
@@ -226,6 +229,24 @@ TEST(CandidatePool, NewestPartialBlockIsAlwaysIn) {
   EXPECT_EQ(blocks, (std::vector<uint32_t>{0, 5}));  // a tie among the rest goes to the lowest
 }
 
+TEST(CandidatePool, ANaNIsNoMaximumWhereverItStands) {
+  const CandidatePoolConfig config{4, 3};
+  std::vector<float> scores(21, 1.0F);  // six blocks
+  scores[4] = NAN;                      // of block 1, at its beginning, before its maximum
+  scores[5] = 3;
+  scores[10] = 2;  // of block 2, before a NaN
+  scores[11] = NAN;
+  std::fill(scores.begin() + 12, scores.begin() + 16, NAN);
+  std::vector<uint32_t> blocks(3);
+  std::vector<float> scratch;
+  ASSERT_EQ(choose_candidate_blocks(config, scores, blocks, scratch), 3);
+  EXPECT_EQ(blocks, (std::vector<uint32_t>{1, 2, 5}));
+
+  std::fill(scores.begin(), scores.end(), NAN);
+  ASSERT_EQ(choose_candidate_blocks(config, scores, blocks, scratch), 1);
+  EXPECT_EQ(blocks.front(), 5U);
+}
+
 TEST(Router, ChoosesAndWeighsLikeTheReference) {
   const golden::Case kernels("kernels");
   const std::vector<float> x = kernels.floats("router.x");
@@ -265,6 +286,44 @@ TEST(Router, EqualScoresGoToTheLowestExpert) {
   EXPECT_EQ(route_row({3, true, 1.5F, 0}, scores, bias.data(), chosen, weights), 0.0F);
   EXPECT_EQ(chosen, (std::vector<int32_t>{0, 1, 2}));
   EXPECT_NEAR(weights[0], 0.5F, 1e-6F);  // 0.5 / 1.5 * 1.5
+}
+
+/// Below every number, -inf too, whether it is of a score or of a bias.
+TEST(Router, NaNIsChosenLastAndTheLowestExpertFirst) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr size_t kExperts = 300;
+  std::vector<float> scores(kExperts);
+  for (size_t i = 0; i < kExperts; ++i)
+    scores[i] = i % 3 == 0 ? NAN : static_cast<float>(i * 7 % 11);
+  std::vector<float> bias(kExperts);
+  bias[17] = NAN;
+  bias[20] = -kInfinity;
+  bias[25] = kInfinity;
+  std::vector<int32_t> expected(kExperts);
+  std::iota(expected.begin(), expected.end(), 0);
+  const auto is_nan = [&](int32_t i) { return i % 3 == 0 || i == 17; };
+  std::ranges::stable_sort(expected, [&](int32_t a, int32_t b) {
+    if (is_nan(a) || is_nan(b)) return !is_nan(a);
+    const auto biased = [&](int32_t i) { return scores[static_cast<size_t>(i)] + bias[static_cast<size_t>(i)]; };
+    return biased(a) > biased(b);
+  });
+  for (const size_t k : {size_t{6}, size_t{199}, size_t{200}, kExperts}) {
+    std::vector<int32_t> chosen(k);
+    std::vector<float> weights(k);
+    (void)route_row({k, false, 1, 0}, scores, bias.data(), chosen, weights);
+    EXPECT_TRUE(std::equal(chosen.begin(), chosen.end(), expected.begin())) << k;
+    EXPECT_EQ(std::isnan(weights.back()), k >= 200) << k;
+  }
+}
+
+TEST(Router, ANaNThatIsChosenIsInTheWeights) {
+  const std::vector<float> scores = {NAN, 1, NAN, NAN};
+  const std::vector<float> bias(4);
+  std::vector<int32_t> chosen(2);
+  std::vector<float> weights(2);
+  (void)route_row({2, true, 1, 0}, scores, bias.data(), chosen, weights);
+  EXPECT_EQ(chosen, (std::vector<int32_t>{1, 0}));
+  EXPECT_TRUE(std::isnan(weights[0]) && std::isnan(weights[1]));
 }
 
 TEST(Engram, GateIsTheReference) {
