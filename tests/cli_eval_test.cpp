@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,10 +55,11 @@ TEST(CliEval, GivesOneJsonObject) {
 }
 
 TEST(CliEval, ListsCanBeOfFewWords) {
-  const ProgramResult result = evaluate(
-      {"--task", "recall_256", "--items", "5", "--words", "16", "--show-wrong", "5", "--max-model-len", "512", "--json"});
+  const ProgramResult result = evaluate({"--task", "recall_256", "--items", "5", "--words", "16", "--show-wrong", "5",
+                                         "--max-model-len", "512", "--json"});
   ASSERT_EQ(result.status, 0) << result.err;
-  const Json& wrong = at(at(at(result.json(), "tests"), "recall_256"), "wrong");
+  const Json object = result.json();
+  const Json& wrong = at(at(at(object, "tests"), "recall_256"), "wrong");
   ASSERT_EQ(wrong.as_array().size(), 5);  // it has not learnt anything
   for (const Json& answer : wrong.as_array()) {
     const std::string line = at(answer, "expected").as_string();
@@ -67,6 +69,25 @@ TEST(CliEval, ListsCanBeOfFewWords) {
   const ProgramResult refused = evaluate({"--task", "recall_256", "--words", "15", "--max-model-len", "512"});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.err, HasSubstr("task recall: 15 words; they must be 16 to 125, or 0 for all"));
+}
+
+TEST(CliEval, AsksWhatTrainingAsksIfTold) {
+  const auto expected = [](const std::string& split) {
+    const ProgramResult result = evaluate({"--task", "recall_256", "--items", "25", "--split", split, "--show-wrong",
+                                           "25", "--max-model-len", "512", "--json"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    const Json object = result.json();
+    std::set<std::string> lines;
+    for (const Json& answer : at(at(at(object, "tests"), "recall_256"), "wrong").as_array())
+      lines.insert(at(answer, "expected").as_string());
+    return lines;
+  };
+  const std::set<std::string> train = expected("train");
+  const std::set<std::string> heldout = expected("heldout");
+  EXPECT_FALSE(train.empty());
+  for (const std::string& line : heldout)
+    EXPECT_FALSE(train.contains(line)) << line;  // a pair is of one split
+  EXPECT_EQ(evaluate({"--split", "test"}).status, 2);
 }
 
 TEST(CliEval, ReadsTheTextsOfACorpus) {

@@ -241,31 +241,33 @@ class Lab:
             (folder / "trained").touch()
         return folder
 
-    def measure(self, variant, seed, *, kv="auto", replay="bounded", tests=("recall_256", "text")):
+    def measure(self, variant, seed, *, kv="auto", replay="bounded", split="heldout", tests):
         """The results of `tidepool eval` by test."""
         folder = self.train(variant, seed)
-        file = folder / f"eval-{kv}-{replay}-{'-'.join(tests)}.json"
+        file = folder / f"eval-{kv}-{replay}-{split}-{'-'.join(tests)}.json"
         if not file.exists():
-            asked = ["recall_256"] if self.options.dry_run else tests
+            asked = [test for test in tests if test == "recall_256" or not self.options.dry_run]
             words = words_of(self.describe(variant, seed)[1])
             results = {}
             for test in asked:
                 items = 1 if self.options.dry_run else ITEMS[test]
                 out = self.call(folder, "eval", folder / "run/model", "--task", test, "--items", items, "--json",
-                                "--answer-bits", "--words", words, "--kv-cache-dtype", kv, "--replay", replay,
-                                *self.corpus)
+                                "--answer-bits", "--split", split, "--words", words, "--kv-cache-dtype", kv,
+                                "--replay", replay, *self.corpus)
                 results.update(json.loads(out)["tests"])
             file.write_text(json.dumps(results, indent=1))
         return json.loads(file.read_text())
 
     def quality(self, variant, **how):
-        """Cells: bits per byte of text, bits a token of recall's answers, share of right answers, when it was learnt."""
-        results = [self.measure(variant, seed, **how) for seed in self.seeds]
-        recall = [result["recall_256"] for result in results]
+        """A cell for each of QUALITY."""
+        texts = [self.measure(variant, seed, tests=("text",), **how) for seed in self.seeds]
+        seen, unseen = ([self.measure(variant, seed, split=split, tests=("recall_256",), **how)["recall_256"]
+                         for seed in self.seeds] for split in ("train", "heldout"))
         return [
-            spread([bits_per_byte(result) for result in results], ".3f"),
-            spread([result["answer_bits"] for result in recall], ".3f"),
-            spread([100 * result["accuracy"] for result in recall], ".1f"),
+            spread([bits_per_byte(result) for result in texts], ".3f"),
+            spread([result["answer_bits"] for result in seen], ".3f"),
+            spread([100 * result["accuracy"] for result in seen], ".1f"),
+            ", ".join(f"{100 * result['accuracy']:.0f}" for result in unseen),
             ", ".join(looked_up(self.train(variant, seed)) for seed in self.seeds),
         ]
 
@@ -302,7 +304,8 @@ MODELS = {"released": "tests/golden/released_config.json", "pocket": "models/poc
           "this page's": "models/ablations/config.json"}
 LENGTHS = [512, 65536]
 FLOP = [f"MFLOP a token of a prompt of {length:,}" for length in LENGTHS]
-QUALITY = ["text, bits a byte", "recall, bits a token", "recall, % right", "learnt behind, thousand tokens"]
+QUALITY = ["text, bits a byte", "recall, bits a token", "recall, % right", "of pairs never seen, % right",
+           "learnt behind, thousand tokens"]
 
 
 def learn_vocabulary(lab):
@@ -364,9 +367,9 @@ def ratio(lab):
 def replay(lab):
     measured = [lab.measure("base", seed, tests=("replay",)).get("replay", {}) for seed in lab.seeds]
     divergence = [spread([result.get(key, math.nan) for result in measured], ".1e") for key in ["kl_mean", "kl_p99"]]
-    rows = [["exact", "0", "0", *lab.quality("base", replay="exact")[1:3]],
-            ["bounded", *divergence, *lab.quality("base")[1:3]]]
-    return ["replay", "KL from exact, mean", "99 % below", *QUALITY[1:3]], rows
+    rows = [["exact", "0", "0", *lab.quality("base", replay="exact")[1:4]],
+            ["bounded", *divergence, *lab.quality("base")[1:4]]]
+    return ["replay", "KL from exact, mean", "99 % below", *QUALITY[1:4]], rows
 
 
 def engram(lab):
@@ -378,7 +381,8 @@ def optimizers(lab):
     """Rates are compared on the first seed; the best of each optimiser counts."""
     rows = []
     for name, rates in RATES.items():
-        text = {rate: bits_per_byte(lab.measure(variant_of(name, rate), lab.seeds[0])) for rate in rates}
+        text = {rate: bits_per_byte(lab.measure(variant_of(name, rate), lab.seeds[0], tests=("text",)))
+                for rate in rates}
         best = min(rates, key=text.get)
         tried = ", ".join(f"{rate}: {text[rate]:.3f}" for rate in rates)
         rows.append([name, str(best), tried, *lab.quality(variant_of(name, best))])

@@ -44,6 +44,7 @@ struct EvalFlags {
   std::optional<std::string> corpus;
   size_t items = 200;
   uint64_t seed = 1;
+  std::string split = "heldout";
   size_t words = 0;
   size_t wrong_shown = 0;
   bool wants_answer_bits = false;
@@ -196,6 +197,7 @@ EvaluationOptions evaluation_options(const EvalFlags& flags) {
   options.replay = parse_replay(flags.engine.replay);
   options.chunk = flags.engine.chunk;
   options.context_max = flags.engine.max_model_len;
+  options.split = flags.split == split_name(Split::kTrain) ? Split::kTrain : Split::kHeldout;
   options.words = flags.words;
   options.wrong_shown = flags.wrong_shown;
   options.measures_answer_bits = flags.wants_answer_bits;
@@ -262,6 +264,11 @@ void add_eval_command(CLI::App& program, Invocation& invocation) {
       ->check(CLI::Range(size_t{1}, kItemsMax))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "which held-out items")->capture_default_str();
+  command
+      ->add_option("--split", flags->split,
+                   "which items of tasks: heldout, or new ones of the kind that training sees (train)")
+      ->check(CLI::IsMember({"heldout", "train"}))
+      ->capture_default_str();
   command
       ->add_option("--words", flags->words,
                    "of how many words the lists of recall are, for a model that was trained on so few; 0 is all")

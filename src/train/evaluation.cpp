@@ -189,7 +189,7 @@ void Evaluation::run_task(const EvaluationTest& test, const Progress& progress, 
   const std::unique_ptr<Task> task = make_task(test.task, options, model_.tokenizer(), corpus_);
   for (uint64_t index = 0; index < options_.items; ++index) {
     if (progress) progress(index, options_.items);
-    answer(task->make({Split::kHeldout, options_.seed, index}), result);
+    answer(task->make({options_.split, options_.seed, index}), result);
   }
 }
 

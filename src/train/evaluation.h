@@ -25,6 +25,9 @@ struct EvaluationOptions {
   size_t chunk = 512;
   /// Prompt and answer together; nothing: what the model was made for.
   std::optional<int64_t> context_max{};
+  /// Which items of tasks: held-out ones, or new ones of the kind that was learnt from, to tell what a model has learnt
+  /// from what it has learnt by heart. Texts are held out in any case.
+  Split split = Split::kHeldout;
   /// Of how many words the lists of recall are, as TaskOptions::words; 0: all.
   size_t words = 0;
   /// Wrong answers to keep of each test, the first ones.
