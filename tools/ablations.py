@@ -28,7 +28,7 @@ MODEL = ROOT / "models" / "ablations"
 # Prose about one field, and little enough to be read in seconds.
 SOURCES = ["git-doc", "debian-handbook", "debian-manuals", "gnome-help"]
 ITEMS = {"recall_256": 200, "text": 60, "replay": 200}
-RATES = {"muon": [0.007, 0.014, 0.028], "adamw": [0.003, 0.007, 0.014]}
+RATES = {"muon": [0.014], "adamw": [0.003, 0.007]}
 LOOKED_UP = 0.3  # nats a token of an answer; some value of the list, but not the right one, costs 0.77
 BASE_RATE = 0.014  # of the first stage of models/ablations/recipe.json, with Muon
 
