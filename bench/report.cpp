@@ -187,7 +187,7 @@ std::string svg_bars(const SuiteResult& suite, int top) {
     const double length = std::min(result.share, 1.2) * kWidth;
     svg += svg_text(kLeft - 8, y + 15, "end", fmt::format("{}  {}", result.name, ++number));
     svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{:.0f}\" height=\"{}\" fill=\"{}\"/>\n", kLeft, y + 3, length,
-                       kBarHeight - 6, result.limit == "read_gbps" ? kReadColour : kPeakColour);
+                       kBarHeight - 6, result.limit.ends_with("read_gbps") ? kReadColour : kPeakColour);
     svg += svg_text(kLeft + length + 6, y + 15, "start",
                     fmt::format("{:.2f} ({:.4g} {})", result.share, result.median, result.unit));
     y += kBarHeight;
