@@ -85,6 +85,7 @@ namespace {
 
 constexpr int kLeft = 190;
 constexpr int kWidth = 520;  // of the bars' full limit, and of the roofline
+constexpr int kBarHeight = 22;
 constexpr int kSvgWidth = kLeft + kWidth + 190;
 constexpr const char* kReadColour = "#3b7dd8";
 constexpr const char* kPeakColour = "#d8873b";
@@ -178,7 +179,6 @@ std::string svg_roofline(const SuiteResult& suite) {
 
 /// A bar for each result, from `top` down.
 std::string svg_bars(const SuiteResult& suite, int top) {
-  constexpr int kBarHeight = 22;
   std::string svg;
   int number = 0;
   int y = top;
@@ -204,7 +204,7 @@ std::string to_svg(const SuiteResult& suite) {
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" "
       "font-size=\"12\">\n<title>Roofline of this machine</title>\n",
-      kSvgWidth, kBarsTop + static_cast<int>(suite.results.size()) * 22 + 30);
+      kSvgWidth, kBarsTop + static_cast<int>(suite.results.size()) * kBarHeight + 30);
   svg += svg_text(10, 18, "start",
                   fmt::format("{} on {} threads; reads {:.1f} GB/s, {}", machine.isa, machine.threads,
                               machine.read_gbps, peaks_text(machine)));

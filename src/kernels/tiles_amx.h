@@ -10,6 +10,7 @@
 
 #include "kernels/amx_tile_config.h"
 #include "kernels/kernel_table_internal.h"
+#include "kernels/turn_avx512bf16.h"
 
 // y = W x on tiles, for any Format of weights (formats_amx.h) and any Tiles that have the functions of HardwareTiles.
 //
@@ -92,18 +93,6 @@ TIDEPOOL_INLINE __m512i load_pairs(const float* x, size_t count) {
   return _mm512_packus_epi32(_mm512_srli_epi32(first, 16), _mm512_srli_epi32(second, 16));
 }
 
-/// Four vectors, turned: lane j of out[q] has dword 4j + q of each.
-TIDEPOOL_INLINE void turn_four(const __m512i (&in)[4], __m512i (&out)[4]) {
-  const __m512i low01 = _mm512_unpacklo_epi32(in[0], in[1]);
-  const __m512i high01 = _mm512_unpackhi_epi32(in[0], in[1]);
-  const __m512i low23 = _mm512_unpacklo_epi32(in[2], in[3]);
-  const __m512i high23 = _mm512_unpackhi_epi32(in[2], in[3]);
-  out[0] = _mm512_unpacklo_epi64(low01, low23);
-  out[1] = _mm512_unpackhi_epi64(low01, low23);
-  out[2] = _mm512_unpacklo_epi64(high01, high23);
-  out[3] = _mm512_unpackhi_epi64(high01, high23);
-}
-
 /// The four lanes of `value`, `stride` dwords apart.
 TIDEPOOL_INLINE void store_lanes(void* to, size_t stride, __m512i value) {
   auto* out = static_cast<int32_t*>(to);
@@ -127,7 +116,7 @@ TIDEPOOL_INLINE void pack_step(const float* x, size_t x_stride, size_t rows, siz
     for (size_t i = 0; i < 4; ++i)
       row[i] = r + i < rows ? load_pairs(x + (r + i) * x_stride, columns) : _mm512_setzero_si512();
     __m512i turned[4];
-    turn_four(row, turned);
+    turn_dwords(row, turned);
     for (size_t q = 0; q < 4; ++q)
       store_lanes(out + (q / 2 * 8 + q % 2) * pitch + r, 2 * pitch, turned[q]);
   }
@@ -239,7 +228,7 @@ inline void write_tile(const float (&sum)[kTileSide][kTileSide], size_t rows, si
     for (size_t i = 0; i < 4; ++i)
       row[i] = _mm512_load_si512(sum[o + i]);
     __m512i turned[4];
-    turn_four(row, turned);
+    turn_dwords(row, turned);
     for (size_t q = 0; q < 4; ++q)
       store_lanes(y + q * stride + o, 4 * stride, turned[q]);
   }
