@@ -110,7 +110,7 @@ class MaskedRun {
   }
 
   /// The entries and keys of the groups that lie within the rows, above what is given.
-  void write_global(size_t layer, const ForwardPass& pass) {
+  void write_global(size_t layer, ForwardPass& pass) {
     const Arena::Scope scope(engine_.arena);
     const LayerPlan& plan = model_.layer_table().layers[layer];
     const AttentionWeights& weights = model_.weights().layers[layer].attention;

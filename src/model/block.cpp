@@ -13,19 +13,12 @@ Attention layer_attention(const Model& model, const Math& math, size_t layer) {
           model.ropes()};
 }
 
-/// The input of a sub-block: collapsed with the pending mix, normalised.
-Span2d<float> sublayer_input(const Model& model, const Math& math, const ForwardPass& pass, const Bf16* norm) {
-  const Span2d<float> x = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
-  collapse_streams(math, model.hyper_connection(), pass.stream, pass.pre_mix, x);
-  math.rms_norm_rows(x, norm, model.norm_eps(), x);
-  return x;
-}
-
 }  // namespace
 
-void enter_layer(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
+void enter_layer(const Model& model, const Math& math, size_t layer, ForwardPass& pass) {
   const LayerPlan& plan = model.layer_table().layers[layer];
   if (plan.engram_slot >= 0) {
+    settle_streams(math, model.hyper_connection(), pass);
     apply_engram(
         {math, *model.engram_hash(), *model.weights().layers[layer].engram, static_cast<size_t>(plan.engram_slot),
          layer, static_cast<size_t>(model.config().engram->head_dim), model.pass_shape().streams,
@@ -34,10 +27,11 @@ void enter_layer(const Model& model, const Math& math, size_t layer, const Forwa
   }
 }
 
-void collect_tap(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
+void collect_tap(const Model& model, const Math& math, size_t layer, ForwardPass& pass) {
   const std::span<const size_t> taps = model.taps();
   const auto found = std::ranges::find(taps, layer);
   if (found == taps.end() || (pass.taps.rows == 0 && pass.probe == nullptr)) return;
+  settle_streams(math, model.hyper_connection(), pass);
   const Arena::Scope scope(*pass.arena);
   const PassShape& shape = model.pass_shape();
   const auto slot = static_cast<size_t>(found - taps.begin());
@@ -55,11 +49,15 @@ void collect_tap(const Model& model, const Math& math, size_t layer, const Forwa
   pass.record("main_hidden", layer, mean);
 }
 
-Span2d<float> attention_input(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
-  return sublayer_input(model, math, pass, model.weights().layers[layer].attn_norm);
+Span2d<float> attention_input(const Model& model, const Math& math, size_t layer, ForwardPass& pass) {
+  settle_streams(math, model.hyper_connection(), pass);
+  const Span2d<float> x = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
+  collapse_streams(math, model.hyper_connection(), pass.stream, pass.pre_mix, x);
+  math.rms_norm_rows(x, model.weights().layers[layer].attn_norm, model.norm_eps(), x);
+  return x;
 }
 
-void write_layer_kv(const Model& model, const Math& math, size_t layer, const ForwardPass& pass) {
+void write_layer_kv(const Model& model, const Math& math, size_t layer, ForwardPass& pass) {
   const Arena::Scope scope(*pass.arena);
   write_layer_global_kv(layer_attention(model, math, layer), pass, attention_input(model, math, layer, pass));
 }
@@ -71,13 +69,19 @@ void run_block(const Model& model, const Math& math, const Block& block, Forward
   const HyperConnectionConfig& hyper = model.hyper_connection();
   const Arena::Scope scope(*pass.arena);
   const Span2d<float> x = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
-  const Span2d<float> y = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
+  const Span2d<float> y = pass.output.y;
   const HyperConnectionMix attn_mix = make_mix(hyper, pass);
-  const HyperConnectionMix ffn_mix = make_mix(hyper, pass);
+  const HyperConnectionMix& ffn_mix = pass.output.mix;
   const bool has_own_mix = model.options().faults.own_pre_mix;
 
+  // ffn_mix and y are those of the block before until the streams have them.
   cross_streams(math, hyper, pass,
-                {.weights = &weights.attn_hc, .entered = &attn_mix, .x = x, .has_own_mix = has_own_mix});
+                {.left = pass.lacks_output ? &ffn_mix : nullptr,
+                 .y = y,
+                 .weights = &weights.attn_hc,
+                 .entered = &attn_mix,
+                 .x = x,
+                 .has_own_mix = has_own_mix});
   math.rms_norm_rows(x, weights.attn_norm, model.norm_eps(), x);
   pass.record("attn_in", layer, x);
   attend({math, model.attention(), weights.attention, block.plan, model.ropes()}, pass, x, y);
@@ -90,8 +94,10 @@ void run_block(const Model& model, const Math& math, const Block& block, Forward
   pass.record("ffn_in", layer, x);
   mixture_of_experts(math, block.moe, weights.moe, layer, pass, x, y);
   pass.record("ffn_out", layer, y);
+  pass.lacks_output = true;
 
-  cross_streams(math, hyper, pass, {.left = &ffn_mix, .y = y});
+  if (pass.probe == nullptr) return;
+  settle_streams(math, hyper, pass);
   pass.record("stream", layer, pass.stream);
   pass.record("pre_mix", layer, pass.pre_mix);
 }

@@ -101,5 +101,33 @@ TEST(BlockAlone, HpNumericsAgreeToBinary32Noise) {
     expect_within(actual, c, "hp.", name, 8, 5, {0, 0});
 }
 
+/// The encoder's streams and mixes behind a case's prompt.
+std::vector<float> encoder_streams(const Model& model, const golden::Case& c, Probe* probe) {
+  ThreadPool pool(2);
+  const Math math({pool, kernels::reference_kernels()}, model.options().numerics);
+  Arena arena;
+  SequenceState state = model.new_sequence();
+  const std::vector<InputToken> tokens = c.tokens("input_ids");
+  state.append(tokens);
+  ForwardPass pass = make_pass(arena, {{&state, 0, tokens.size(), 0}}, model.pass_shape(), model.ropes());
+  pass.probe = probe;
+  embed_tokens(model, math, pass);
+  run_encoder(model, math, pass);
+  std::vector<float> result(pass.stream.data, pass.stream.data + pass.rows * pass.stream.cols);
+  result.insert(result.end(), pass.pre_mix.data, pass.pre_mix.data + pass.rows * pass.pre_mix.cols);
+  return result;
+}
+
+/// A probe wants the streams behind each layer; without one they are left and entered in one pass.
+TEST(Block, StreamsThatCrossLayersInOnePassHaveTheBitsOfTwo) {
+  const Model model = golden::load_model("ckpt");
+  for (const std::string name : {"prefill_5", "prefill_64"}) {
+    const golden::Case c(name);
+    TensorCollector collector;
+    EXPECT_EQ(encoder_streams(model, c, nullptr), encoder_streams(model, c, &collector)) << name;
+    EXPECT_TRUE(collector.tensors.contains("stream.1")) << name;
+  }
+}
+
 }  // namespace
 }  // namespace tidepool

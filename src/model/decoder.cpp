@@ -11,6 +11,7 @@ void run_decoder(const Model& model, const Math& math, ForwardPass& pass) {
     collect_tap(model, math, layer, pass);
     run_layer(model, math, layer, pass);
   }
+  settle_streams(math, model.hyper_connection(), pass);
 }
 
 }  // namespace tidepool

@@ -85,6 +85,7 @@ DraftBlocks run_draft_blocks(const Model& model, const Runtime& runtime, Arena& 
   embed_blocks(model, math, requests, pass);
   for (size_t stage = 0; stage < head.stages.size(); ++stage)
     run_block(model, math, {head.weights.stages[stage], head.stages[stage], head.moe}, pass);
+  settle_streams(math, model.hyper_connection(), pass);
 
   collapse_streams(math, model.hyper_connection(), pass.stream, pass.pre_mix, blocks.hidden);
   const Span2d<float> x = arena.matrix(rows, hidden);

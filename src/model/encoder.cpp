@@ -16,6 +16,7 @@ void run_encoder(const Model& model, const Math& math, ForwardPass& pass) {
     enter_layer(model, math, table.decoder_begin, pass);
     write_layer_kv(model, math, table.decoder_begin, pass);
   }
+  settle_streams(math, model.hyper_connection(), pass);
 }
 
 }  // namespace tidepool

@@ -18,6 +18,9 @@ ForwardPass make_pass(Arena& arena, std::vector<PassSegment> segments, const Pas
   pass.segments = std::move(segments);
   pass.stream = arena.matrix(pass.rows, shape.streams * shape.hidden);
   pass.pre_mix = arena.matrix(pass.rows, shape.streams);
+  pass.output = {arena.matrix(pass.rows, shape.hidden),
+                 {arena.matrix(pass.rows, shape.streams), arena.matrix(pass.rows, shape.streams),
+                  arena.matrix(pass.rows, shape.streams * shape.streams)}};
   pass.selection.entries = {arena.take<uint32_t>(pass.rows * shape.index_topk).data(), pass.rows, shape.index_topk};
   pass.selection.count = arena.take<int32_t>(pass.rows);
   pass.candidates.blocks = {arena.take<uint32_t>(pass.rows * shape.candidate_blocks).data(), pass.rows,
@@ -41,6 +44,7 @@ ForwardPass make_pass(Arena& arena, std::vector<PassSegment> segments, const Pas
 ForwardPass narrow_pass(const ForwardPass& pass, std::span<const int64_t> from, const PassShape& shape,
                         const RopeTables& ropes) {
   TIDEPOOL_CHECK(from.size() == pass.segments.size(), "one bound for each segment");
+  TIDEPOOL_CHECK(!pass.lacks_output, "streams are settled before some of them go on");
   std::vector<PassSegment> segments;
   std::vector<size_t> kept_rows;
   for (size_t i = 0; i < pass.segments.size(); ++i) {

@@ -36,6 +36,19 @@ struct CandidatePool {
   std::span<int32_t> count;  ///< [rows]
 };
 
+/// The mix of one sub-block between n residual streams, all binary32. (hyper_connection.h)
+struct HyperConnectionMix {
+  Span2d<float> pre;   ///< [rows, n]: A, for the NEXT sub-block
+  Span2d<float> post;  ///< [rows, n]: C
+  Span2d<float> comb;  ///< [rows, n * n]: B, row-major; stream j goes to stream k with comb[j][k]
+};
+
+/// What a sub-block computed, and how the streams get it.
+struct SubBlockOutput {
+  Span2d<float> y;  ///< [rows, hidden]
+  HyperConnectionMix mix;
+};
+
 /// What crosses layers while some rows pass through the stack, for any number of sequences at once. Rows of one
 /// sequence are consecutive and in order. All memory is borrowed from `arena`.
 struct ForwardPass {
@@ -47,6 +60,10 @@ struct ForwardPass {
 
   Span2d<float> stream;   ///< [rows, hc_mult * hidden]: the residual streams, one after the other
   Span2d<float> pre_mix;  ///< [rows, hc_mult]: what the next sub-block collapses with (it lags by one)
+  /// Of the last sub-block. While the streams (and pre_mix) lack it, the next sub-block adds it on its way in, so that
+  /// the streams are read once; whoever else reads them calls settle_streams() before.
+  SubBlockOutput output;
+  bool lacks_output = false;
   Selection selection;
   CandidatePool candidates;
   /// What a draft head reads of the layers it taps: the mean of the streams entering each, [rows, taps * hidden]. Empty
@@ -83,7 +100,7 @@ struct PassShape {
 [[nodiscard]] ForwardPass make_pass(Arena& arena, std::vector<PassSegment> segments, const PassShape& shape,
                                     const RopeTables& ropes);
 
-/// The pass that goes on with the rows whose position is at least `from[segment]`; segments without such rows are
+/// The pass that goes on with the rows of a settled one whose position is at least `from[segment]`; segments without such rows are
 /// dropped. Streams and mixes are copied; selections start empty.
 [[nodiscard]] ForwardPass narrow_pass(const ForwardPass& pass, std::span<const int64_t> from, const PassShape& shape,
                                       const RopeTables& ropes);

@@ -176,6 +176,12 @@ void cross_streams(const Math& math, const HyperConnectionConfig& config, const 
   });
 }
 
+void settle_streams(const Math& math, const HyperConnectionConfig& config, ForwardPass& pass) {
+  if (!pass.lacks_output) return;
+  cross_streams(math, config, pass, {.left = &pass.output.mix, .y = pass.output.y});
+  pass.lacks_output = false;
+}
+
 HyperConnectionMix hyper_connection_mix(const Math& math, const HyperConnectionConfig& config,
                                         const HyperConnectionWeights& weights, const ForwardPass& pass) {
   HyperConnectionMix mix = make_mix(config, pass);

@@ -19,13 +19,6 @@ struct HyperConnectionConfig {
   float norm_eps = 0;  ///< of the RMS over the flattened streams
 };
 
-/// The mix of one sub-block, all binary32.
-struct HyperConnectionMix {
-  Span2d<float> pre;   ///< [rows, n]: A, for the NEXT sub-block
-  Span2d<float> post;  ///< [rows, n]: C
-  Span2d<float> comb;  ///< [rows, n * n]: B, row-major; stream j goes to stream k with comb[j][k]
-};
-
 /// From the raw products m = F flatten(X) rsqrt(mean(X^2) + eps) of one row [2n + n*n]:
 ///   pre = sigmoid(m * scale0 + base) + eps, post = 2 sigmoid(m * scale1 + base),
 ///   comb = Sinkhorn(row softmax(m * scale2 + base) + eps).
@@ -51,6 +44,10 @@ struct StreamCrossing {
 /// of d a row, with y and x. (docs/model.md 2.6) Each row has the bits of the single steps below.
 void cross_streams(const Math& math, const HyperConnectionConfig& config, const ForwardPass& pass,
                    const StreamCrossing& way);
+
+/// Adds what the last sub-block computed to the streams, if they lack it: for whoever reads them elsewhere than on the
+/// way from one sub-block to the next.
+void settle_streams(const Math& math, const HyperConnectionConfig& config, ForwardPass& pass);
 
 /// H of every row's streams. Memory from the pass's arena.
 [[nodiscard]] HyperConnectionMix hyper_connection_mix(const Math& math, const HyperConnectionConfig& config,
