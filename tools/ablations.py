@@ -5,7 +5,8 @@
     tools/ablations.py all --corpus corpus --work ablations --seeds 1 2 --threads 1
     tools/ablations.py dense --base models/pocket --corpus corpus --work dense --seeds 1
 
-The base is models/ablations, or a folder with another config, recipe and vocabulary. A run lies in WORK/VARIANT-SEED;
+The base is models/ablations, or a folder with another config, recipe and vocabulary; with weights there, it is not
+trained again for its recipe's seed. A run lies in WORK/VARIANT-SEED;
 what is finished there is not done again, and what was stopped goes on. Tables are Markdown on standard output, with
 the mean over the seeds and half of what they differ by; progress goes to standard error. "costs" needs no runs.
 docs/pocket.md shows what came of it. With --dry-run every model of the tables is trained for a step and asked one
@@ -63,7 +64,8 @@ def no_engram(text, stages):
 
 
 def dense(text, stages):
-    """Attention to all that was before, one residual stream, as many experts as a token uses, and all of them used."""
+    """Attention to all that was before, one residual stream, as many experts as a token uses, and all of them used. Its
+    samples end at 4,096 tokens: what it is compared by is shorter, and its time grows with their square."""
     for key in [key for key in text if key.startswith(("engram_", "dspark_"))]:
         del text[key]
     text["compress_ratios"] = [0] * text["num_hidden_layers"]
@@ -76,6 +78,9 @@ def dense(text, stages):
     stages[:] = [stage for stage in stages if stage.get("trains") != "drafts"]
     for stage in stages:
         stage.pop("sliding_window", None)
+        for part in stage["mixture"]:
+            if isinstance(part.get("length"), list):
+                part["length"] = [min(length, 4096) for length in part["length"]]
     whole_prompts(text, stages)
 
 
@@ -235,11 +240,25 @@ class Lab:
             if (folder / name).exists() and (folder / name).read_text() != text:
                 sys.exit(f"{folder} is a run of another {name}: remove it, or name another --work")
             (folder / name).write_text(text)
-        if not (folder / "trained").exists():
+        if variant == "base" and self.has_trained_base(seed):
+            self.link_base(folder / "run")
+        elif not (folder / "trained").exists():
             print(f"{variant}, seed {seed}", file=sys.stderr)
             self.call(folder, "train", "model", folder / "recipe.json", *self.corpus, "--out", folder / "run")
             (folder / "trained").touch()
         return folder
+
+    def has_trained_base(self, seed):
+        """Whether the base lies there trained, as models/pocket does."""
+        recipe = json.loads((self.base / "recipe.json").read_text())
+        is_trained = (self.base / "model.safetensors.index.json").exists()
+        return is_trained and recipe["seed"] == seed and not self.options.dry_run
+
+    def link_base(self, run):
+        run.mkdir(exist_ok=True)
+        for name, target in {"model": self.base, "log.jsonl": self.base / "log.jsonl"}.items():
+            if not (run / name).is_symlink():
+                (run / name).symlink_to(target)
 
     def measure(self, variant, seed, test, *, kv="auto", replay="bounded", split="heldout"):
         """What `tidepool eval` says of the test; nothing in a dry run, but of recall."""

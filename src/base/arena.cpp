@@ -16,7 +16,7 @@ std::byte* Arena::take_bytes(size_t bytes) {
     used_ = 0;
   }
   if (slab_ == slabs_.size()) {
-    slabs_.emplace_back(std::max(rounded, kSlabBytes));
+    slabs_.push_back(Buffer<std::byte>::uninitialised(std::max(rounded, kSlabBytes)));
     used_ = 0;
   }
   std::byte* result = slabs_[slab_].data() + used_;

@@ -1,14 +1,19 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
 
 namespace tidepool {
+
+/// Memory on a 64-byte boundary, to be freed by std::free; contents are open. From a huge page's size on (2 MiB) it lies
+/// on such a boundary and asks for huge pages, which the system clears in one go where 512 small ones would each be a
+/// fault. Throws std::bad_alloc.
+[[nodiscard]] void* allocate_array(size_t bytes);
 
 /// An owned array of plain values on a 64-byte boundary (a cache line, an AVX-512 register, an AMX tile row), zeroed
 /// when made. Move-only: a copy of megabytes should be asked for by name (`copy()`).
@@ -18,12 +23,20 @@ requires(std::is_trivially_copyable_v<T>) class Buffer {
   static constexpr size_t kAlignment = 64;
 
   Buffer() = default;
-  explicit Buffer(size_t size) : data_(size == 0 ? nullptr : allocate(size)), size_(size) {
+  explicit Buffer(size_t size) : Buffer(uninitialised(size)) {
     if (size != 0) std::memset(static_cast<void*>(data_.get()), 0, size * sizeof(T));
+  }
+  /// One whose contents are open: memory is first touched by whoever writes it, on that thread's node.
+  [[nodiscard]] static Buffer uninitialised(size_t size) {
+    Buffer result;
+    if (size == 0) return result;
+    result.data_.reset(static_cast<T*>(allocate_array(size * sizeof(T))));
+    result.size_ = size;
+    return result;
   }
 
   [[nodiscard]] Buffer copy() const {
-    Buffer result(size_);
+    Buffer result = uninitialised(size_);
     if (size_ != 0) std::memcpy(result.data(), data(), size_ * sizeof(T));
     return result;
   }
@@ -37,11 +50,8 @@ requires(std::is_trivially_copyable_v<T>) class Buffer {
 
  private:
   struct Free {
-    void operator()(T* pointer) const { ::operator delete (static_cast<void*>(pointer), std::align_val_t{kAlignment}); }
+    void operator()(T* pointer) const { std::free(static_cast<void*>(pointer)); }
   };
-  static T* allocate(size_t size) {
-    return static_cast<T*>(::operator new (size * sizeof(T), std::align_val_t{kAlignment}));
-  }
 
   std::unique_ptr<T, Free> data_;
   size_t size_ = 0;

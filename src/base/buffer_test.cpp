@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -16,6 +18,26 @@ TEST(Buffer, IsZeroedAndAligned) {
       EXPECT_EQ(value, 0.0F);
     }
   }
+}
+
+TEST(Buffer, OfAHugePageAndMoreLiesOnItsBoundary) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  for (const size_t size : {kHugePage, kHugePage + 1, 3 * kHugePage - 1}) {
+    const Buffer<std::byte> buffer(size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % kHugePage, 0U) << size;
+    EXPECT_EQ(std::ranges::count(buffer.span(), std::byte{0}), static_cast<int64_t>(size));
+  }
+}
+
+TEST(Buffer, UninitialisedOnesAreAlignedAndWritable) {
+  for (const size_t size : {size_t{1}, size_t{1000}, size_t{3} << 20}) {
+    Buffer<float> buffer = Buffer<float>::uninitialised(size);
+    ASSERT_EQ(buffer.size(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % Buffer<float>::kAlignment, 0U);
+    buffer[size - 1] = 1;
+    EXPECT_EQ(buffer[size - 1], 1.0F);
+  }
+  EXPECT_EQ(Buffer<float>::uninitialised(0).data(), nullptr);
 }
 
 TEST(Buffer, OfNothingHasNoMemory) {

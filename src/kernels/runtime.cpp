@@ -1,7 +1,6 @@
 #include "kernels/runtime.h"
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "base/check.h"
@@ -42,8 +41,41 @@ struct Task {
   size_t end;
 };
 
-void run_range(const kernels::KernelTable& kernels, const LinearJob& job, const std::byte* packed_x, size_t out_begin,
-               size_t out_end) {
+}  // namespace
+
+PackedInputs::PackedInputs(const Runtime& runtime, std::span<const LinearJob> jobs) : offset_(jobs.size(), kNone) {
+  if (runtime.kernels.packed_bytes == nullptr) return;
+  constexpr size_t kRowsPerTask = 16;
+  constexpr size_t kAlignment = Buffer<std::byte>::kAlignment;
+  std::vector<Task> tasks;
+  size_t bytes_in_all = 0;
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    const LinearJob& job = jobs[j];
+    const size_t bytes = runtime.kernels.packed_bytes(job.weight.format, job.x.rows, job.weight.in);
+    if (bytes == 0) continue;
+    offset_[j] = bytes_in_all;
+    bytes_in_all += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    for (size_t begin = 0; begin < job.x.rows; begin += kRowsPerTask)
+      tasks.push_back({j, begin, std::min(begin + kRowsPerTask, job.x.rows)});
+  }
+  if (tasks.empty()) return;
+  memory_ = Buffer<std::byte>::uninitialised(bytes_in_all);
+  runtime.pool.run(tasks.size(), [&](size_t index, size_t /*worker*/) {
+    const Task& task = tasks[index];
+    const LinearJob& job = jobs[task.job];
+    runtime.kernels.pack_inputs({.format = job.weight.format,
+                                 .x = job.x.data,
+                                 .x_stride = job.x.stride,
+                                 .in = job.weight.in,
+                                 .rows = job.x.rows,
+                                 .begin = task.begin,
+                                 .end = task.end,
+                                 .packed = memory_.data() + offset_[task.job]});
+  });
+}
+
+void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, const std::byte* packed_x,
+                  size_t out_begin, size_t out_end) {
   kernel_for(kernels, job.weight.format)({.weight = job.weight,
                                           .x = job.x.data,
                                           .x_stride = job.x.stride,
@@ -53,59 +85,6 @@ void run_range(const kernels::KernelTable& kernels, const LinearJob& job, const 
                                           .out_begin = out_begin,
                                           .out_end = out_end,
                                           .packed_x = packed_x});
-}
-
-/// The inputs of jobs with many rows, put in their kernel's order once for all tasks.
-class PackedInputs {
- public:
-  PackedInputs(const Runtime& runtime, std::span<const LinearJob> jobs) : first_line_(jobs.size(), kNone) {
-    if (runtime.kernels.packed_bytes == nullptr) return;
-    std::vector<Task> tasks;
-    size_t lines = 0;
-    for (size_t j = 0; j < jobs.size(); ++j) {
-      const LinearJob& job = jobs[j];
-      const size_t bytes = runtime.kernels.packed_bytes(job.weight.format, job.x.rows, job.weight.in);
-      if (bytes == 0) continue;
-      first_line_[j] = lines;
-      lines += (bytes + sizeof(Line) - 1) / sizeof(Line);
-      for (size_t begin = 0; begin < job.x.rows; begin += kRowsPerTask)
-        tasks.push_back({j, begin, std::min(begin + kRowsPerTask, job.x.rows)});
-    }
-    if (tasks.empty()) return;
-    lines_ = std::make_unique_for_overwrite<Line[]>(lines);
-    runtime.pool.run(tasks.size(), [&](size_t index, size_t /*worker*/) {
-      const Task& task = tasks[index];
-      const LinearJob& job = jobs[task.job];
-      runtime.kernels.pack_inputs({.format = job.weight.format,
-                                   .x = job.x.data,
-                                   .x_stride = job.x.stride,
-                                   .in = job.weight.in,
-                                   .rows = job.x.rows,
-                                   .begin = task.begin,
-                                   .end = task.end,
-                                   .packed = lines_[first_line_[task.job]].bytes});
-    });
-  }
-
-  /// Null where the kernel packs by itself.
-  [[nodiscard]] const std::byte* of(size_t job) const {
-    return first_line_[job] == kNone ? nullptr : lines_[first_line_[job]].bytes;
-  }
-
- private:
-  static constexpr size_t kNone = SIZE_MAX;
-  static constexpr size_t kRowsPerTask = 16;
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::vector<size_t> first_line_;  ///< of each job, or kNone
-  std::unique_ptr<Line[]> lines_;
-};
-
-}  // namespace
-
-void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, size_t out_begin, size_t out_end) {
-  run_range(kernels, job, nullptr, out_begin, out_end);
 }
 
 void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs) {
@@ -123,7 +102,7 @@ void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs) {
   const PackedInputs packed(runtime, jobs);
   runtime.pool.run(tasks.size(), [&](size_t index, size_t /*worker*/) {
     const Task& task = tasks[index];
-    run_range(runtime.kernels, jobs[task.job], packed.of(task.job), task.begin, task.end);
+    linear_range(runtime.kernels, jobs[task.job], packed.of(task.job), task.begin, task.end);
   });
 }
 

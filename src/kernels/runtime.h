@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
+#include <vector>
 
+#include "base/buffer.h"
 #include "base/span2d.h"
 #include "base/thread_pool.h"
 #include "kernels/kernel_table.h"
@@ -28,7 +31,27 @@ void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs);
 /// One of them.
 void linear(const Runtime& runtime, const MatrixView& weight, Span2d<const float> x, Span2d<float> y);
 
+/// The inputs of jobs with many rows, put in their kernel's order once for all ranges of outputs.
+class PackedInputs {
+ public:
+  /// Packs them over all threads.
+  PackedInputs(const Runtime& runtime, std::span<const LinearJob> jobs);
+
+  /// For linear_range() of this job, or of another with the same x and weights of the same format. Null where the
+  /// kernel packs by itself.
+  [[nodiscard]] const std::byte* of(size_t job) const {
+    return offset_[job] == kNone ? nullptr : memory_.data() + offset_[job];
+  }
+
+ private:
+  static constexpr size_t kNone = SIZE_MAX;
+  std::vector<size_t> offset_;  ///< of each job in the memory, or kNone
+  Buffer<std::byte> memory_;
+};
+
 /// Outputs [out_begin, out_end) of one job, on the calling thread. For FP8 weights out_begin is a multiple of 32.
-void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, size_t out_begin, size_t out_end);
+/// `packed_x` is null or x by PackedInputs.
+void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, const std::byte* packed_x,
+                  size_t out_begin, size_t out_end);
 
 }  // namespace tidepool

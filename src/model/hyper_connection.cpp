@@ -170,7 +170,7 @@ void cross_streams(const Math& math, const HyperConnectionConfig& config, const 
     for (size_t row = begin; row < begin + count; ++row)
       leave_row(math, config, pass, way, row);
     const Span2d<float> its_products = products.row_range(begin, count);
-    linear_range(math.kernels(), {way.weights->fn, pass.stream.row_range(begin, count), its_products}, 0,
+    linear_range(math.kernels(), {way.weights->fn, pass.stream.row_range(begin, count), its_products}, nullptr, 0,
                  its_products.cols);
     enter_rows(math, config, pass, way, begin, its_products);
   });

@@ -64,11 +64,11 @@ struct ExpertTask {
 };
 
 /// Outputs a thread computes at a time: a multiple of the FP8 scale tile and of the activation grid's block, and enough
-/// that a task reads some hundred KB of weights. With many rows more of them, because each task puts the rows in its
-/// kernel's order anew; there are then experts enough to keep all threads busy.
+/// that a task reads some hundred KB of weights. With many rows more of them, a multiple of the 48 outputs that kernels
+/// decode at once; there are then experts enough to keep all threads busy.
 size_t outputs_per_tile(size_t rows) {
   constexpr size_t kManyRows = 64;
-  return rows < kManyRows ? 64 : 256;
+  return rows < kManyRows ? 64 : 288;
 }
 
 size_t tile_count(size_t outputs, size_t tile) {
@@ -80,11 +80,29 @@ ExpertTask make_task(const ExpertWeights& expert, std::span<const Assignment> ro
   return {&expert, rows, x, arena.matrix(rows.size(), expert.w1.out), arena.matrix(rows.size(), expert.w1.out)};
 }
 
+/// The inputs of each task, which all its tiles share.
+PackedInputs pack_inputs(const Math& math, std::span<const ExpertTask> tasks) {
+  std::vector<LinearJob> jobs;
+  for (const ExpertTask& task : tasks)
+    jobs.push_back({task.expert->w1, task.x, task.gate});
+  return math.pack_inputs(jobs);
+}
+
+/// The hidden values of each task, likewise.
+PackedInputs pack_hidden(const Math& math, std::span<const ExpertTask> tasks) {
+  std::vector<LinearJob> jobs;
+  for (const ExpertTask& task : tasks)
+    jobs.push_back({task.expert->w2, task.gate, {}});
+  return math.pack_inputs(jobs);
+}
+
 /// hidden = grid(silu(w1 x) * (w3 x) * weight) for outputs [begin, end) of one expert. Each 32 outputs are quantised by
 /// themselves, so the whole chain is done while they are in cache.
-void run_gate_up(const Math& math, const MoeConfig& config, const ExpertTask& task, size_t begin, size_t end) {
-  linear_range(math.kernels(), {task.expert->w1, task.x, task.gate}, begin, end);
-  linear_range(math.kernels(), {task.expert->w3, task.x, task.up}, begin, end);
+void run_gate_up(const Math& math, const MoeConfig& config, const ExpertTask& task, const std::byte* packed,
+                 size_t begin, size_t end) {
+  const bool is_alike = task.expert->w3.format == task.expert->w1.format;
+  linear_range(math.kernels(), {task.expert->w1, task.x, task.gate}, packed, begin, end);
+  linear_range(math.kernels(), {task.expert->w3, task.x, task.up}, is_alike ? packed : nullptr, begin, end);
   for (size_t i = 0; i < task.rows.size(); ++i) {
     const std::span<float> gate = task.gate.row(i).subspan(begin, end - begin);
     const std::span<float> up = task.up.row(i).subspan(begin, end - begin);
@@ -98,14 +116,15 @@ void run_gate_up(const Math& math, const MoeConfig& config, const ExpertTask& ta
 
 /// y = sum of w2 hidden over all experts, outputs [begin, end): each row adds its experts in the order of the tasks,
 /// whatever else is in the pass. `scratch` [most rows of a task, end - begin].
-void run_down(const Math& math, std::span<const ExpertTask> tasks, size_t begin, size_t end, Span2d<float> scratch,
-              Span2d<float> y) {
+void run_down(const Math& math, std::span<const ExpertTask> tasks, const PackedInputs& hidden, size_t begin,
+              size_t end, Span2d<float> scratch, Span2d<float> y) {
   for (size_t row = 0; row < y.rows; ++row)
     std::ranges::fill(y.row(row).subspan(begin, end - begin), 0.0F);
-  for (const ExpertTask& task : tasks) {
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const ExpertTask& task = tasks[t];
     const Span2d<float> out = scratch.row_range(0, task.rows.size());
     linear_range(math.kernels(), {task.expert->w2.rows(begin, end - begin), task.gate, out.col_range(0, end - begin)},
-                 0, end - begin);
+                 hidden.of(t), 0, end - begin);
     for (size_t i = 0; i < task.rows.size(); ++i) {
       const std::span<float> values = out.row(i).first(end - begin);
       math.round(values);
@@ -123,18 +142,22 @@ void run_experts(const Math& math, const MoeConfig& config, std::span<const Expe
                  Span2d<float> y) {
   const size_t tile_outputs = outputs_per_tile(y.rows);
   const size_t inner_tiles = tile_count(tasks.front().gate.cols, tile_outputs);
-  math.for_rows(tasks.size() * inner_tiles, [&](size_t job, size_t) {
-    const ExpertTask& task = tasks[job / inner_tiles];
-    const size_t begin = job % inner_tiles * tile_outputs;
-    run_gate_up(math, config, task, begin, std::min(begin + tile_outputs, task.gate.cols));
-  });
+  {
+    const PackedInputs inputs = pack_inputs(math, tasks);
+    math.for_rows(tasks.size() * inner_tiles, [&](size_t job, size_t) {
+      const size_t t = job / inner_tiles;
+      const size_t begin = job % inner_tiles * tile_outputs;
+      run_gate_up(math, config, tasks[t], inputs.of(t), begin, std::min(begin + tile_outputs, tasks[t].gate.cols));
+    });
+  }
+  const PackedInputs hidden = pack_hidden(math, tasks);
   size_t most_rows = 0;
   for (const ExpertTask& task : tasks)
     most_rows = std::max(most_rows, task.rows.size());
   const Span2d<float> scratch = arena.matrix(math.workers() * most_rows, tile_outputs);
   math.for_rows(tile_count(y.cols, tile_outputs), [&](size_t tile, size_t worker) {
     const size_t begin = tile * tile_outputs;
-    run_down(math, tasks, begin, std::min(begin + tile_outputs, y.cols),
+    run_down(math, tasks, hidden, begin, std::min(begin + tile_outputs, y.cols),
              scratch.row_range(worker * most_rows, most_rows), y);
   });
 }
