@@ -11,14 +11,12 @@ constexpr std::array<float, 16> kE2m1Values = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,
 
 /// Ties go to the even code, so a midpoint belongs to its lower neighbour where that one's code is even.
 uint8_t magnitude_code(float magnitude) {
-  if (magnitude <= 0.25F) return 0;
-  if (magnitude < 0.75F) return 1;
-  if (magnitude <= 1.25F) return 2;
-  if (magnitude < 1.75F) return 3;
-  if (magnitude <= 2.5F) return 4;
-  if (magnitude < 3.5F) return 5;
-  if (magnitude <= 5.0F) return 6;
-  return 7;  // also NaN, which compares false with everything
+  // Added up without branches, which would be guessed wrongly every other time. NaN, which compares false with
+  // everything, is 7.
+  const int below = (magnitude <= 0.25F ? 1 : 0) + (magnitude < 0.75F ? 1 : 0) + (magnitude <= 1.25F ? 1 : 0) +
+                    (magnitude < 1.75F ? 1 : 0) + (magnitude <= 2.5F ? 1 : 0) + (magnitude < 3.5F ? 1 : 0) +
+                    (magnitude <= 5.0F ? 1 : 0);
+  return static_cast<uint8_t>(7 - below);
 }
 
 }  // namespace

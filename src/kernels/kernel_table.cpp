@@ -37,6 +37,7 @@ constexpr KernelTable kAvx512 = {
     .swiglu = avx512::swiglu,
     .softmax_terms = avx512::softmax_terms,
     .collect_above = avx512::collect_above,
+    .add = avx512::add,
     .hc_collapse = avx512::hc_collapse,
     .hc_expand = avx512::hc_expand,
 };
@@ -102,6 +103,7 @@ constexpr KernelTable kAvx2 = {
     .swiglu = avx2::swiglu,
     .softmax_terms = avx2::softmax_terms,
     .collect_above = avx2::collect_above,
+    .add = avx2::add,
     .hc_collapse = avx2::hc_collapse,
     .hc_expand = avx2::hc_expand,
 };

@@ -224,6 +224,8 @@ struct KernelTable {
   float (*softmax_terms)(float* x, size_t count, float scale) noexcept;
   /// Writes all x[i] > above and their places, in ascending order, while there is room. (NaN is above nothing.)
   Above (*collect_above)(const AboveArgs& args) noexcept;
+  /// sum[i] += x[i].
+  void (*add)(float* sum, const float* x, size_t count) noexcept;
   /// Collapse of the residual streams: y[i] = sum_j pre[j] * stream[j, i]. stream [streams, width].
   void (*hc_collapse)(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
   /// Expansion, in place: stream'[k, i] = post[k] * y[i] + sum_j comb[j, k] * stream[j, i]; comb [streams, streams].

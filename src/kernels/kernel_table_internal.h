@@ -20,6 +20,7 @@ void round_bf16(float* x, size_t count) noexcept;
 void rope(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) noexcept;
 void swiglu(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept;
 Above collect_above(const AboveArgs& args) noexcept;
+void add(float* sum, const float* x, size_t count) noexcept;
 void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
 void hc_expand(float* stream, const float* y, const float* post, const float* comb, size_t streams,
                size_t width) noexcept;
@@ -39,6 +40,7 @@ void round_bf16(float* x, size_t count) noexcept;
 void rope(float* x, const float* cos, const float* sin, size_t pairs, float sin_sign) noexcept;
 void swiglu(const float* gate, const float* up, size_t count, float limit, float weight, float* y) noexcept;
 Above collect_above(const AboveArgs& args) noexcept;
+void add(float* sum, const float* x, size_t count) noexcept;
 void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept;
 void hc_expand(float* stream, const float* y, const float* post, const float* comb, size_t streams,
                size_t width) noexcept;

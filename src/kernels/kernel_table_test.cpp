@@ -46,6 +46,7 @@ TEST(KernelTable, NoEntryIsMissing) {
     EXPECT_NE(table->swiglu, nullptr);
     EXPECT_NE(table->softmax_terms, nullptr);
     EXPECT_NE(table->collect_above, nullptr);
+    EXPECT_NE(table->add, nullptr);
     EXPECT_NE(table->hc_collapse, nullptr);
     EXPECT_NE(table->hc_expand, nullptr);
   }

@@ -271,6 +271,11 @@ Above collect_above(const AboveArgs& args) noexcept {
   return found;
 }
 
+void add(float* sum, const float* x, size_t count) noexcept {
+  for (size_t i = 0; i < count; ++i)
+    sum[i] += x[i];
+}
+
 void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept {
   for (size_t i = 0; i < width; ++i) {
     float sum = 0;
@@ -311,6 +316,7 @@ constexpr KernelTable kReference = {
     .swiglu = swiglu,
     .softmax_terms = softmax_terms,
     .collect_above = collect_above,
+    .add = add,
     .hc_collapse = hc_collapse,
     .hc_expand = hc_expand,
 };

@@ -26,6 +26,9 @@ float softmax_terms(float* x, size_t count, float scale) noexcept {
 Above collect_above(const AboveArgs& args) noexcept {
   return collect_above_rows(args);
 }
+void add(float* sum, const float* x, size_t count) noexcept {
+  add_rows(sum, x, count);
+}
 void hc_collapse(const float* stream, const float* pre, size_t streams, size_t width, float* y) noexcept {
   hc_collapse_rows(stream, pre, streams, width, y);
 }

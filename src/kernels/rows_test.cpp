@@ -286,6 +286,23 @@ TEST_P(Rows, SoftmaxTermsBesideSpecialValuesAreThoseOfTheReference) {
   }
 }
 
+TEST_P(Rows, SumsGiveTheReferencesBitsForAllKindsOfValues) {
+  Random random(15);
+  for (const size_t count : kCounts) {
+    std::vector<float> expected(count);
+    std::vector<float> x(count);
+    for (size_t i = 0; i < count; ++i) {
+      expected[i] = any_float(random);
+      x[i] = any_float(random);
+    }
+    std::vector<float> actual = expected;
+    reference_kernels().add(expected.data(), x.data(), count);
+    table().add(actual.data(), x.data(), count);
+    for (size_t i = 0; i < count; ++i)
+      ASSERT_TRUE(same_bits(actual[i], expected[i])) << i << " of " << count;
+  }
+}
+
 TEST_P(Rows, HyperConnectionsGiveTheReferencesBits) {
   Random random(7);
   for (const size_t streams : {1U, 2U, 4U, 8U}) {
@@ -350,6 +367,7 @@ TEST_P(Rows, NothingIsReadOrWrittenWhereThereIsNothing) {
   const Above found = table().collect_above({.begin = 5, .end = 5, .room = kAboveBlock});
   EXPECT_EQ(found.count, 0U);
   EXPECT_EQ(found.next, 5U);
+  table().add(nullptr, nullptr, 0);
   const float factors[4] = {1, 1, 1, 1};
   table().hc_collapse(nullptr, factors, 2, 0, nullptr);
   table().hc_expand(nullptr, nullptr, factors, factors, 2, 0);

@@ -4,7 +4,7 @@
 #include "kernels/math_vector.h"
 
 // The kernels that walk one row of values, for any Vec. Where the reference uses separate multiplications and additions
-// so do these, so rope, hc_collapse, hc_expand, quantise_fp8 and round_bf16 give the reference's bits.
+// so do these, so rope, add, hc_collapse, hc_expand, quantise_fp8 and round_bf16 give the reference's bits.
 
 namespace tidepool::kernels {
 namespace {
@@ -169,6 +169,11 @@ inline Above collect_above_rows(const AboveArgs& args) {
     found.next += count;
   }
   return found;
+}
+
+inline void add_rows(float* sum, const float* x, size_t count) {
+  for (size_t i = 0; i < count; i += kLanes)
+    Vec::store(sum + i, Vec::add(Vec::load(sum + i, count - i), Vec::load(x + i, count - i)), count - i);
 }
 
 inline void hc_collapse_rows(const float* stream, const float* pre, size_t streams, size_t width, float* y) {

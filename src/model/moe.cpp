@@ -128,9 +128,7 @@ void run_down(const Math& math, std::span<const ExpertTask> tasks, const PackedI
     for (size_t i = 0; i < task.rows.size(); ++i) {
       const std::span<float> values = out.row(i).first(end - begin);
       math.round(values);
-      float* sum = y.row(task.rows[i].row).data() + begin;
-      for (size_t c = 0; c < values.size(); ++c)
-        sum[c] += values[c];
+      math.kernels().add(y.row(task.rows[i].row).data() + begin, values.data(), values.size());
     }
   }
   for (size_t row = 0; row < y.rows; ++row)
