@@ -1,5 +1,7 @@
 #include "kernels/runtime.h"
 
+#include <array>
+
 #include "kernels/kernels_test_support.h"
 
 namespace tidepool {
@@ -53,6 +55,38 @@ TEST_P(RuntimeLinear, ManyRowsGiveTheBitsOfEachAlone) {
       const std::vector<float> alone = kernels::testing::run_linear(table(), matrix.view, row, 1);
       for (size_t o = 0; o < kOut; ++o)
         ASSERT_TRUE(kernels::testing::same_bits(y[r * kOut + o], alone[o])) << "row " << r << " output " << o;
+    }
+  }
+}
+
+TEST_P(RuntimeLinear, RangesOfRowsThatWerePackedOnceGiveTheBitsOfOneCall) {
+  constexpr size_t kOut = 70;
+  constexpr size_t kIn = 384;
+  Random random(5);
+  ThreadPool pool(2);
+  for (const MatrixFormat format :
+       {MatrixFormat::kFp8Tile32, MatrixFormat::kFp4Block32, MatrixFormat::kBf16, MatrixFormat::kFloat32}) {
+    // The second job's rows are too few to be packed.
+    const std::array<size_t, 3> row_counts{40, 3, 21};
+    const auto matrix = kernels::testing::random_matrix(random, format, kOut, kIn);
+    const auto alike = kernels::testing::random_matrix(random, format, kOut, kIn);
+    std::vector<std::vector<float>> x;
+    std::vector<LinearJob> jobs;
+    for (const size_t rows : row_counts) {
+      x.push_back(kernels::testing::linear_inputs(table(), random, rows * kIn));
+      jobs.push_back({matrix.view, Span2d<const float>(x.back().data(), rows, kIn), {}});
+    }
+    const PackedInputs packed({pool, table()}, jobs);
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      for (const auto* weight : {&matrix, &alike}) {
+        std::vector<float> y(row_counts[j] * kOut);
+        const LinearJob job{weight->view, jobs[j].x, Span2d<float>(y.data(), row_counts[j], kOut)};
+        linear_range(table(), job, packed.of(j), 0, 32);
+        linear_range(table(), job, packed.of(j), 32, kOut);
+        const std::vector<float> expected = kernels::testing::run_linear(table(), weight->view, x[j], row_counts[j]);
+        for (size_t i = 0; i < y.size(); ++i)
+          ASSERT_TRUE(kernels::testing::same_bits(y[i], expected[i])) << "job " << j << " at " << i;
+      }
     }
   }
 }
