@@ -248,7 +248,7 @@ Result mhc_n512(const Workbench& bench) {
   pass.stream = Span2d<float>(stream.data(), kRows, kStreams * kHidden);
   pass.pre_mix = Span2d<float>(pending.data(), kRows, kStreams);
   const HyperConnectionMix left = hyper_connection_mix(math, config, weights, pass);
-  const HyperConnectionMix entered = make_mix(config, pass);
+  const HyperConnectionMix entered = make_mix(arena, kRows, kStreams);
   const StreamCrossing crossing = {.left = &left,
                                    .y = Span2d<const float>(y.data(), kRows, kHidden),
                                    .weights = &weights,
@@ -273,7 +273,7 @@ Buffer<float> random_scores() {
 
 Result measure_topk(const Workbench& bench, const Buffer<float>& scores, const std::string& description) {
   std::vector<uint32_t> chosen(512);
-  std::vector<uint32_t> places(bench.pool.thread_count() * chosen.size());
+  std::vector<uint32_t> places(kernels::shared_top_k_scratch(bench.pool.thread_count(), chosen.size()));
   std::vector<float> values(places.size());
   return against_both(
       bench,

@@ -1,6 +1,7 @@
 #include "bench/suite.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +24,9 @@ constexpr size_t kRandomBytes = size_t{1} << 30;
 
 /// Random bytes that are ordinary numbers in every format: as bfloat16 +-0.5 to +-2, as E4M3 never NaN.
 Buffer<std::byte> random_bytes(ThreadPool& pool) {
-  Buffer<std::byte> bytes(kRandomBytes);
+  // In small pages, as the mapped files of a checkpoint are.
+  Buffer<std::byte> bytes = Buffer<std::byte>::uninitialised(kRandomBytes);
+  (void)::madvise(bytes.data(), bytes.size(), MADV_NOHUGEPAGE);
   constexpr size_t kParts = 64;
   constexpr size_t kStep = kRandomBytes / kParts;
   pool.run(kParts, [&](size_t part, size_t) {
@@ -157,6 +160,7 @@ void wake_all(ThreadPool& pool) {
   });
 }
 
+/// The median of what `read` gives so many times.
 double median_of(int readings, const std::function<double()>& read) {
   std::vector<double> values;
   for (int i = 0; i < readings; ++i)

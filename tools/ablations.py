@@ -6,12 +6,11 @@
     tools/ablations.py dense --base models/pocket --corpus corpus --work dense --seeds 1
 
 The base is models/ablations, or a folder with another config, recipe and vocabulary; with weights there, it is not
-trained again for its recipe's seed. A run lies in WORK/VARIANT-SEED;
-what is finished there is not done again, and what was stopped goes on. Tables are Markdown on standard output, with
-the mean over the seeds and half of what they differ by; progress goes to standard error. "costs" needs no runs.
-docs/pocket.md shows what came of it. With --dry-run every model of the tables is trained for a step and asked one
-question, which needs no corpus and no folder and shows that all fits together. --vocabulary learns
-the base's tokenizer.json anew.
+trained again for its recipe's seed. A run lies in WORK/VARIANT-SEED; what is finished there is not done again, and what
+was stopped goes on. Tables are Markdown on standard output, with the mean over the seeds and half of what they differ
+by; progress goes to standard error. "costs" needs no runs. docs/pocket.md shows what came of it. With --dry-run every
+model of the tables is trained for a step and asked one question, which needs no corpus and no folder and shows that all
+fits together. --vocabulary learns the base's tokenizer.json anew.
 """
 
 import argparse
@@ -240,7 +239,7 @@ class Lab:
             if (folder / name).exists() and (folder / name).read_text() != text:
                 sys.exit(f"{folder} is a run of another {name}: remove it, or name another --work")
             (folder / name).write_text(text)
-        if variant == "base" and self.has_trained_base(seed):
+        if not (folder / "trained").exists() and variant == "base" and self.has_trained_base(seed):
             self.link_base(folder / "run")
         elif not (folder / "trained").exists():
             print(f"{variant}, seed {seed}", file=sys.stderr)

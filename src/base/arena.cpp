@@ -17,6 +17,9 @@ std::byte* Arena::take_bytes(size_t bytes) {
   }
   if (slab_ == slabs_.size()) {
     slabs_.push_back(Buffer<std::byte>::uninitialised(std::max(rounded, kSlabBytes)));
+#ifdef _GLIBCXX_ASSERTIONS
+    std::ranges::fill(slabs_.back().span(), std::byte{0xff});  // NaN: tests show who reads what he has not written
+#endif
     used_ = 0;
   }
   std::byte* result = slabs_[slab_].data() + used_;

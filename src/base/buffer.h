@@ -10,13 +10,13 @@
 
 namespace tidepool {
 
-/// Memory on a 64-byte boundary, to be freed by std::free; contents are open. From a huge page's size on (2 MiB) it lies
-/// on such a boundary and asks for huge pages, which the system clears in one go where 512 small ones would each be a
-/// fault. Throws std::bad_alloc.
+/// Memory on a 64-byte boundary, to be freed by std::free; contents are open. From a huge page's size on (2 MiB) it
+/// lies on such a boundary and asks for huge pages, which the system clears in one go where 512 small ones would each
+/// be a fault. Throws std::bad_alloc.
 [[nodiscard]] void* allocate_array(size_t bytes);
 
-/// An owned array of plain values on a 64-byte boundary (a cache line, an AVX-512 register, an AMX tile row), zeroed
-/// when made. Move-only: a copy of megabytes should be asked for by name (`copy()`).
+/// An owned array of plain values by allocate_array(), on a 64-byte boundary (a cache line, an AVX-512 register, an AMX
+/// tile row), zeroed when made. Move-only: a copy of megabytes should be asked for by name (`copy()`).
 template <typename T>
 requires(std::is_trivially_copyable_v<T>) class Buffer {
  public:

@@ -43,7 +43,8 @@ struct Task {
 
 }  // namespace
 
-PackedInputs::PackedInputs(const Runtime& runtime, std::span<const LinearJob> jobs) : offset_(jobs.size(), kNone) {
+PackedInputs::PackedInputs(const Runtime& runtime, std::span<const LinearJob> jobs, Arena* arena)
+    : offset_(jobs.size(), kNone) {
   if (runtime.kernels.packed_bytes == nullptr) return;
   constexpr size_t kRowsPerTask = 16;
   constexpr size_t kAlignment = Buffer<std::byte>::kAlignment;
@@ -59,7 +60,8 @@ PackedInputs::PackedInputs(const Runtime& runtime, std::span<const LinearJob> jo
       tasks.push_back({j, begin, std::min(begin + kRowsPerTask, job.x.rows)});
   }
   if (tasks.empty()) return;
-  memory_ = Buffer<std::byte>::uninitialised(bytes_in_all);
+  if (arena == nullptr) own_memory_ = Buffer<std::byte>::uninitialised(bytes_in_all);
+  memory_ = arena == nullptr ? own_memory_.data() : arena->take<std::byte>(bytes_in_all).data();
   runtime.pool.run(tasks.size(), [&](size_t index, size_t /*worker*/) {
     const Task& task = tasks[index];
     const LinearJob& job = jobs[task.job];
@@ -70,12 +72,11 @@ PackedInputs::PackedInputs(const Runtime& runtime, std::span<const LinearJob> jo
                                  .rows = job.x.rows,
                                  .begin = task.begin,
                                  .end = task.end,
-                                 .packed = memory_.data() + offset_[task.job]});
+                                 .packed = memory_ + offset_[task.job]});
   });
 }
 
-void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, const std::byte* packed_x,
-                  size_t out_begin, size_t out_end) {
+void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, size_t out_begin, size_t out_end) {
   kernel_for(kernels, job.weight.format)({.weight = job.weight,
                                           .x = job.x.data,
                                           .x_stride = job.x.stride,
@@ -84,7 +85,7 @@ void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, con
                                           .y_stride = job.y.stride,
                                           .out_begin = out_begin,
                                           .out_end = out_end,
-                                          .packed_x = packed_x});
+                                          .packed_x = job.packed_x});
 }
 
 void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs) {
@@ -102,7 +103,9 @@ void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs) {
   const PackedInputs packed(runtime, jobs);
   runtime.pool.run(tasks.size(), [&](size_t index, size_t /*worker*/) {
     const Task& task = tasks[index];
-    linear_range(runtime.kernels, jobs[task.job], packed.of(task.job), task.begin, task.end);
+    LinearJob job = jobs[task.job];
+    job.packed_x = packed.of(task.job);
+    linear_range(runtime.kernels, job, task.begin, task.end);
   });
 }
 

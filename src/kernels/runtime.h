@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/arena.h"
 #include "base/buffer.h"
 #include "base/span2d.h"
 #include "base/thread_pool.h"
@@ -22,6 +23,7 @@ struct LinearJob {
   MatrixView weight;
   Span2d<const float> x;
   Span2d<float> y;
+  const std::byte* packed_x = nullptr;  ///< x by PackedInputs, or null
 };
 
 /// All jobs in one go over all threads, split by outputs, so results do not depend on the threads' number. Jobs may
@@ -31,27 +33,27 @@ void linear_all(const Runtime& runtime, std::span<const LinearJob> jobs);
 /// One of them.
 void linear(const Runtime& runtime, const MatrixView& weight, Span2d<const float> x, Span2d<float> y);
 
-/// The inputs of jobs with many rows, put in their kernel's order once for all ranges of outputs.
+/// The inputs of jobs with many rows, put in their kernel's order once for all ranges of outputs. They must stay as
+/// they are until the last of these is done.
 class PackedInputs {
  public:
-  /// Packs them over all threads.
-  PackedInputs(const Runtime& runtime, std::span<const LinearJob> jobs);
+  /// Packs them over all threads, into memory of `arena` or, without one, its own.
+  PackedInputs(const Runtime& runtime, std::span<const LinearJob> jobs, Arena* arena = nullptr);
 
-  /// For linear_range() of this job, or of another with the same x and weights of the same format. Null where the
+  /// LinearJob::packed_x of this job, or of another with the same x and weights of the same format. Null where the
   /// kernel packs by itself.
   [[nodiscard]] const std::byte* of(size_t job) const {
-    return offset_[job] == kNone ? nullptr : memory_.data() + offset_[job];
+    return offset_[job] == kNone ? nullptr : memory_ + offset_[job];
   }
 
  private:
   static constexpr size_t kNone = SIZE_MAX;
   std::vector<size_t> offset_;  ///< of each job in the memory, or kNone
-  Buffer<std::byte> memory_;
+  Buffer<std::byte> own_memory_;
+  std::byte* memory_ = nullptr;
 };
 
 /// Outputs [out_begin, out_end) of one job, on the calling thread. For FP8 weights out_begin is a multiple of 32.
-/// `packed_x` is null or x by PackedInputs.
-void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, const std::byte* packed_x,
-                  size_t out_begin, size_t out_end);
+void linear_range(const kernels::KernelTable& kernels, const LinearJob& job, size_t out_begin, size_t out_end);
 
 }  // namespace tidepool

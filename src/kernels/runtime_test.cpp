@@ -76,13 +76,14 @@ TEST_P(RuntimeLinear, RangesOfRowsThatWerePackedOnceGiveTheBitsOfOneCall) {
       x.push_back(kernels::testing::linear_inputs(table(), random, rows * kIn));
       jobs.push_back({matrix.view, Span2d<const float>(x.back().data(), rows, kIn), {}});
     }
-    const PackedInputs packed({pool, table()}, jobs);
+    Arena arena;
+    const PackedInputs packed({pool, table()}, jobs, format == MatrixFormat::kBf16 ? &arena : nullptr);
     for (size_t j = 0; j < jobs.size(); ++j) {
       for (const auto* weight : {&matrix, &alike}) {
         std::vector<float> y(row_counts[j] * kOut);
-        const LinearJob job{weight->view, jobs[j].x, Span2d<float>(y.data(), row_counts[j], kOut)};
-        linear_range(table(), job, packed.of(j), 0, 32);
-        linear_range(table(), job, packed.of(j), 32, kOut);
+        const LinearJob job{weight->view, jobs[j].x, Span2d<float>(y.data(), row_counts[j], kOut), packed.of(j)};
+        linear_range(table(), job, 0, 32);
+        linear_range(table(), job, 32, kOut);
         const std::vector<float> expected = kernels::testing::run_linear(table(), weight->view, x[j], row_counts[j]);
         for (size_t i = 0; i < y.size(); ++i)
           ASSERT_TRUE(kernels::testing::same_bits(y[i], expected[i])) << "job " << j << " at " << i;

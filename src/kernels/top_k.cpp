@@ -10,7 +10,8 @@
 
 // Two ways to the same answer. Where k is small against the number of scores, a threshold that about six times k
 // scores reach is estimated from a sample; one pass then collects what is above it, raising the threshold whenever
-// there is no room, and the answer is found among those. When there is no room, the sample was not like the rest
+// there is no room, and the answer is found among those. (Threads share the estimate, and look through parts of the
+// scores.) When there is no room, the sample was not like the rest
 // (scores may be such that the sampled places are low), so another one is taken elsewhere. Where fewer than k were
 // above the estimate, the pass is made again without it. For large k the scores are read three times, with a histogram
 // of a part of their bits each.
@@ -198,30 +199,71 @@ size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t>
   return written;
 }
 
-size_t select_top_k(ThreadPool& pool, const SharedTopK& choice, const KernelTable& kernels) {
-  constexpr size_t kPartsMax = 64;
-  constexpr size_t kScoresPerPart = 65536;  // some 10 us of reading, many times a hand-off
-  const size_t parts = std::min({pool.thread_count(), kPartsMax, choice.scores.size() / kScoresPerPart});
-  if (parts < 2) return select_top_k(choice.scores, choice.k, choice.indices, kernels);
-  TIDEPOOL_CHECK(choice.places.size() >= parts * choice.k && choice.values.size() >= parts * choice.k,
-                 "top-k: no room for what the threads choose");
-  std::array<size_t, kPartsMax> counts{};
-  pool.run(parts, [&](size_t part, size_t /*worker*/) {
-    const size_t begin = choice.scores.size() * part / parts;
-    const size_t end = choice.scores.size() * (part + 1) / parts;
-    const std::span<uint32_t> places = choice.places.subspan(part * choice.k, choice.k);
-    counts[part] = select_top_k(choice.scores.subspan(begin, end - begin), choice.k, places, kernels);
-    for (uint32_t& place : places.first(counts[part]))
-      place += static_cast<uint32_t>(begin);
-  });
-  size_t total = 0;
-  for (size_t part = 0; part < parts; ++part) {
-    for (const uint32_t place : choice.places.subspan(part * choice.k, counts[part])) {
-      choice.places[total] = place;  // ascending, so that of equal scores the lowest place still comes first
-      choice.values[total] = choice.scores[place];
-      ++total;
-    }
+namespace {
+
+/// Parts that each thread finds on average: one that comes late then has less to do.
+constexpr size_t kPartsPerThread = 2;
+constexpr size_t kPartsMax = 64;
+
+/// The scores [begin, end) of a choice that may be among its k largest, in the scratch of their part. Returns how many.
+size_t choose_from_part(const SharedTopK& choice, const KernelTable& kernels, float above, size_t part, size_t begin,
+                        size_t end) {
+  const size_t room = kSharedRoom * choice.k;
+  const std::span<const float> scores = choice.scores.subspan(begin, end - begin);
+  const std::span<uint32_t> places = choice.places.subspan(part * room, room);
+  const std::span<float> values = choice.values.subspan(part * room, room);
+  size_t count = 0;
+  if (choice.k <= kSmallKMax) {
+    Candidates candidates(choice.k, above);
+    collect(kernels, scores, candidates);
+    if (candidates.count > room) candidates.cut();
+    count = candidates.count;
+    std::copy_n(candidates.index.begin(), count, places.begin());
+  } else {
+    count = select_top_k(scores, choice.k, places, kernels);
   }
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = scores[places[i]];
+    places[i] += static_cast<uint32_t>(begin);
+  }
+  return count;
+}
+
+}  // namespace
+
+size_t shared_top_k_scratch(size_t threads, size_t k) {
+  return std::min(kPartsPerThread * threads, kPartsMax) * kSharedRoom * k;
+}
+
+size_t select_top_k(ThreadPool& pool, const SharedTopK& choice, const KernelTable& kernels) {
+  constexpr size_t kScoresPerPart = 65536;  // some 10 us of reading, many times a hand-off
+  const size_t parts =
+      std::min({kPartsPerThread * pool.thread_count(), kPartsMax, choice.scores.size() / kScoresPerPart});
+  if (pool.thread_count() == 1 || parts < 2 || choice.k == 0)
+    return select_top_k(choice.scores, choice.k, choice.indices, kernels);
+  TIDEPOOL_CHECK(std::min(choice.places.size(), choice.values.size()) >= parts * kSharedRoom * choice.k,
+                 "top-k: no room for what the threads choose");
+  const auto choose = [&](float above) {
+    std::array<size_t, kPartsMax> counts{};
+    pool.run(parts, [&](size_t part, size_t /*worker*/) {
+      counts[part] = choose_from_part(choice, kernels, above, part, choice.scores.size() * part / parts,
+                                      choice.scores.size() * (part + 1) / parts);
+    });
+    // Close ranks: ascending, so that of equal scores the lowest place still comes first.
+    size_t total = counts[0];
+    for (size_t part = 1; part < parts; ++part) {
+      const size_t from = part * kSharedRoom * choice.k;
+      std::copy_n(choice.places.begin() + static_cast<int64_t>(from), counts[part],
+                  choice.places.begin() + static_cast<int64_t>(total));
+      std::copy_n(choice.values.begin() + static_cast<int64_t>(from), counts[part],
+                  choice.values.begin() + static_cast<int64_t>(total));
+      total += counts[part];
+    }
+    return total;
+  };
+  const float estimate = choice.k <= kSmallKMax ? estimate_threshold(choice.scores, choice.k, 0) : kMinusInfinity;
+  size_t total = choose(estimate);
+  if (total < choice.k && estimate != kMinusInfinity) total = choose(kMinusInfinity);
   const size_t written = select_top_k(choice.values.first(total), choice.k, choice.indices, kernels);
   for (uint32_t& index : choice.indices.first(written))
     index = choice.places[index];

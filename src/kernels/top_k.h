@@ -24,12 +24,16 @@ struct SharedTopK {
   std::span<const float> scores;
   size_t k = 0;
   std::span<uint32_t> indices;  ///< as select_top_k has it
-  std::span<uint32_t> places;   ///< scratch, [threads * k]
-  std::span<float> values;      ///< scratch, [threads * k]
+  std::span<uint32_t> places;   ///< scratch, shared_top_k_scratch()
+  std::span<float> values;      ///< scratch, the same
 };
 
-/// The same answer, by all threads of `pool` where there is enough to look through: each finds the largest of a part of
-/// its own, and the largest of these are those of all. No allocation.
+/// What each part of the scores may hand over, times k.
+inline constexpr size_t kSharedRoom = 3;
+[[nodiscard]] size_t shared_top_k_scratch(size_t threads, size_t k);
+
+/// The same answer, by all threads of `pool` where there is enough to look through: they look for what may be among the
+/// largest in parts of the scores, and the largest of these are those of all. No allocation; the same stack for each.
 [[nodiscard]] size_t select_top_k(ThreadPool& pool, const SharedTopK& choice, const KernelTable& kernels);
 
 }  // namespace tidepool::kernels

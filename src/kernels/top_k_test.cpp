@@ -25,12 +25,12 @@ std::vector<uint32_t> selected(const std::vector<float>& scores, size_t k) {
   return indices;
 }
 
-/// By three threads, of which each has a part of its own.
+/// By three threads, which take the parts by turns.
 std::vector<uint32_t> selected_together(const std::vector<float>& scores, size_t k) {
   ThreadPool pool(3);
   std::vector<uint32_t> indices(std::min(k, scores.size()));
-  std::vector<uint32_t> places(3 * k);
-  std::vector<float> values(3 * k);
+  std::vector<uint32_t> places(shared_top_k_scratch(3, k));
+  std::vector<float> values(places.size());
   indices.resize(select_top_k(pool, {scores, k, indices, places, values}, reference_kernels()));
   return indices;
 }
@@ -88,6 +88,24 @@ TEST(TopK, ThreadsTogetherGiveTheSameAnswer) {
   EXPECT_EQ(selected_together(scores, 512), std::vector<uint32_t>{199'999});
   scores.resize(1000);  // too little to share
   EXPECT_TRUE(selected_together(scores, 512).empty());
+}
+
+/// Where all large ones are in one part, where each score is the largest so far, and where the shared estimate is too
+/// high for all but a few.
+TEST(TopK, ThreadsTogetherGiveTheSameAnswerOnUnkindOrders) {
+  Random random(6);
+  constexpr size_t kCount = 200'001;
+  std::vector<std::vector<float>> orders(3, random.values(kCount));
+  for (size_t i = 70'000; i < 90'000; ++i)
+    orders[0][i] += 1e6F;
+  std::sort(orders[1].begin(), orders[1].end());
+  orders[2].assign(kCount, -1.0F);
+  for (size_t i = 0; i < kCount; i += kCount / 2048)
+    orders[2][i] = 1e6F + random.value();
+  for (size_t order = 0; order < orders.size(); ++order) {
+    for (const size_t k : {0U, 1U, 512U, 2048U, 3000U})
+      ASSERT_EQ(selected_together(orders[order], k), selected_by_sort(orders[order], k)) << k << " order " << order;
+  }
 }
 
 /// Orders that mislead an estimate from evenly spaced scores, or that make every score the largest so far.

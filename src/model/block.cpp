@@ -70,7 +70,7 @@ void run_block(const Model& model, const Math& math, const Block& block, Forward
   const Arena::Scope scope(*pass.arena);
   const Span2d<float> x = pass.arena->matrix(pass.rows, model.pass_shape().hidden);
   const Span2d<float> y = pass.output.y;
-  const HyperConnectionMix attn_mix = make_mix(hyper, pass);
+  const HyperConnectionMix attn_mix = make_mix(*pass.arena, pass.rows, hyper.streams);
   const HyperConnectionMix& ffn_mix = pass.output.mix;
   const bool has_own_mix = model.options().faults.own_pre_mix;
 
@@ -82,6 +82,7 @@ void run_block(const Model& model, const Math& math, const Block& block, Forward
                  .entered = &attn_mix,
                  .x = x,
                  .has_own_mix = has_own_mix});
+  pass.lacks_output = false;
   math.rms_norm_rows(x, weights.attn_norm, model.norm_eps(), x);
   pass.record("attn_in", layer, x);
   attend({math, model.attention(), weights.attention, block.plan, model.ropes()}, pass, x, y);

@@ -6,6 +6,10 @@
 
 namespace tidepool {
 
+HyperConnectionMix make_mix(Arena& arena, size_t rows, size_t n) {
+  return {arena.matrix(rows, n), arena.matrix(rows, n), arena.matrix(rows, n * n)};
+}
+
 ForwardPass make_pass(Arena& arena, std::vector<PassSegment> segments, const PassShape& shape,
                       const RopeTables& ropes) {
   ForwardPass pass;
@@ -18,9 +22,7 @@ ForwardPass make_pass(Arena& arena, std::vector<PassSegment> segments, const Pas
   pass.segments = std::move(segments);
   pass.stream = arena.matrix(pass.rows, shape.streams * shape.hidden);
   pass.pre_mix = arena.matrix(pass.rows, shape.streams);
-  pass.output = {arena.matrix(pass.rows, shape.hidden),
-                 {arena.matrix(pass.rows, shape.streams), arena.matrix(pass.rows, shape.streams),
-                  arena.matrix(pass.rows, shape.streams * shape.streams)}};
+  pass.output = {arena.matrix(pass.rows, shape.hidden), make_mix(arena, pass.rows, shape.streams)};
   pass.selection.entries = {arena.take<uint32_t>(pass.rows * shape.index_topk).data(), pass.rows, shape.index_topk};
   pass.selection.count = arena.take<int32_t>(pass.rows);
   pass.candidates.blocks = {arena.take<uint32_t>(pass.rows * shape.candidate_blocks).data(), pass.rows,

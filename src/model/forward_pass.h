@@ -43,6 +43,9 @@ struct HyperConnectionMix {
   Span2d<float> comb;  ///< [rows, n * n]: B, row-major; stream j goes to stream k with comb[j][k]
 };
 
+/// Memory for the mixes of all rows between n streams.
+[[nodiscard]] HyperConnectionMix make_mix(Arena& arena, size_t rows, size_t n);
+
 /// What a sub-block computed, and how the streams get it.
 struct SubBlockOutput {
   Span2d<float> y;  ///< [rows, hidden]
@@ -100,8 +103,8 @@ struct PassShape {
 [[nodiscard]] ForwardPass make_pass(Arena& arena, std::vector<PassSegment> segments, const PassShape& shape,
                                     const RopeTables& ropes);
 
-/// The pass that goes on with the rows of a settled one whose position is at least `from[segment]`; segments without such rows are
-/// dropped. Streams and mixes are copied; selections start empty.
+/// The pass that goes on with the rows of a settled one whose position is at least `from[segment]`; segments without
+/// such rows are dropped. Streams and mixes are copied; selections start empty.
 [[nodiscard]] ForwardPass narrow_pass(const ForwardPass& pass, std::span<const int64_t> from, const PassShape& shape,
                                       const RopeTables& ropes);
 

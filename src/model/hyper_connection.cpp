@@ -142,12 +142,6 @@ void enter_rows(const Math& math, const HyperConnectionConfig& config, const For
 
 }  // namespace
 
-HyperConnectionMix make_mix(const HyperConnectionConfig& config, const ForwardPass& pass) {
-  const size_t n = config.streams;
-  Arena& arena = *pass.arena;
-  return {arena.matrix(pass.rows, n), arena.matrix(pass.rows, n), arena.matrix(pass.rows, n * n)};
-}
-
 void cross_streams(const Math& math, const HyperConnectionConfig& config, const ForwardPass& pass,
                    const StreamCrossing& way) {
   if (way.entered == nullptr) {
@@ -170,7 +164,7 @@ void cross_streams(const Math& math, const HyperConnectionConfig& config, const 
     for (size_t row = begin; row < begin + count; ++row)
       leave_row(math, config, pass, way, row);
     const Span2d<float> its_products = products.row_range(begin, count);
-    linear_range(math.kernels(), {way.weights->fn, pass.stream.row_range(begin, count), its_products}, nullptr, 0,
+    linear_range(math.kernels(), {way.weights->fn, pass.stream.row_range(begin, count), its_products}, 0,
                  its_products.cols);
     enter_rows(math, config, pass, way, begin, its_products);
   });
@@ -184,7 +178,7 @@ void settle_streams(const Math& math, const HyperConnectionConfig& config, Forwa
 
 HyperConnectionMix hyper_connection_mix(const Math& math, const HyperConnectionConfig& config,
                                         const HyperConnectionWeights& weights, const ForwardPass& pass) {
-  HyperConnectionMix mix = make_mix(config, pass);
+  HyperConnectionMix mix = make_mix(*pass.arena, pass.rows, config.streams);
   const Arena::Scope scope(*pass.arena);
   const Span2d<float> products = pass.arena->matrix(pass.rows, product_count(config.streams));
   math.linear_unrounded(weights.fn, pass.stream, products);

@@ -25,9 +25,6 @@ struct HyperConnectionConfig {
 void split_mix(const HyperConnectionConfig& config, std::span<const float> products, const float* scale,
                const float* base, std::span<float> pre, std::span<float> post, std::span<float> comb);
 
-/// Memory for the mixes of all rows, from the pass's arena.
-[[nodiscard]] HyperConnectionMix make_mix(const HyperConnectionConfig& config, const ForwardPass& pass);
-
 /// What happens to the streams between two sub-blocks: X' = B X + C y of the one before, if there is one; then, if
 /// there is one behind, its H(X') and its input A X', where A is the pass's pending mix, which becomes that of the
 /// sub-block left.

@@ -182,7 +182,7 @@ void select_row_together(const Indexer& indexer, ForwardPass& pass, const Querie
   });
   make_candidates(indexer, pass, row, scores, work.front());
   const Arena::Scope scope(*pass.arena);
-  const size_t places = indexer.math.workers() * indexer.topk;
+  const size_t places = kernels::shared_top_k_scratch(indexer.math.workers(), indexer.topk);
   const size_t kept = kernels::select_top_k(indexer.math.pool(),
                                             {.scores = scores,
                                              .k = indexer.topk,

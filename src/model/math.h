@@ -52,8 +52,10 @@ class Math {
 
   /// Several products in one go, each with the rounding point behind it.
   void linear_all(std::span<const LinearJob> jobs) const;
-  /// Their inputs, for linear_range().
-  [[nodiscard]] PackedInputs pack_inputs(std::span<const LinearJob> jobs) const { return {runtime_, jobs}; }
+  /// The inputs of jobs whose outputs linear_range() computes; in the arena.
+  [[nodiscard]] PackedInputs pack_inputs(std::span<const LinearJob> jobs, Arena& arena) const {
+    return {runtime_, jobs, &arena};
+  }
 
   /// RMSNorm of each row with its rounding point. y may be x.
   void rms_norm_rows(Span2d<const float> x, const Bf16* weight, float eps, Span2d<float> y) const;

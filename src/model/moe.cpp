@@ -64,8 +64,9 @@ struct ExpertTask {
 };
 
 /// Outputs a thread computes at a time: a multiple of the FP8 scale tile and of the activation grid's block, and enough
-/// that a task reads some hundred KB of weights. With many rows more of them, a multiple of the 48 outputs that kernels
-/// decode at once; there are then experts enough to keep all threads busy.
+/// that a task reads some hundred KB of weights. With many rows more of them, as some kernels put the rows in their
+/// order anew for each task, and a multiple of the 48 outputs that others decode at once; there are then experts enough
+/// to keep all threads busy.
 size_t outputs_per_tile(size_t rows) {
   constexpr size_t kManyRows = 64;
   return rows < kManyRows ? 64 : 288;
@@ -81,31 +82,40 @@ ExpertTask make_task(const ExpertWeights& expert, std::span<const Assignment> ro
 }
 
 /// The inputs of each task, which all its tiles share.
-PackedInputs pack_inputs(const Math& math, std::span<const ExpertTask> tasks) {
+PackedInputs pack_inputs(const Math& math, std::span<const ExpertTask> tasks, Arena& arena) {
   std::vector<LinearJob> jobs;
   for (const ExpertTask& task : tasks)
-    jobs.push_back({task.expert->w1, task.x, task.gate});
-  return math.pack_inputs(jobs);
+    jobs.push_back({task.expert->w1, task.x, {}});
+  return math.pack_inputs(jobs, arena);
 }
 
 /// The hidden values of each task, likewise.
-PackedInputs pack_hidden(const Math& math, std::span<const ExpertTask> tasks) {
+PackedInputs pack_hidden(const Math& math, std::span<const ExpertTask> tasks, Arena& arena) {
   std::vector<LinearJob> jobs;
   for (const ExpertTask& task : tasks)
     jobs.push_back({task.expert->w2, task.gate, {}});
-  return math.pack_inputs(jobs);
+  return math.pack_inputs(jobs, arena);
 }
 
-/// hidden = grid(silu(w1 x) * (w3 x) * weight) for outputs [begin, end) of one expert. Each 32 outputs are quantised by
-/// themselves, so the whole chain is done while they are in cache.
-void run_gate_up(const Math& math, const MoeConfig& config, const ExpertTask& task, const std::byte* packed,
-                 size_t begin, size_t end) {
-  const bool is_alike = task.expert->w3.format == task.expert->w1.format;
-  linear_range(math.kernels(), {task.expert->w1, task.x, task.gate}, packed, begin, end);
-  linear_range(math.kernels(), {task.expert->w3, task.x, task.up}, is_alike ? packed : nullptr, begin, end);
+/// Outputs [begin, end).
+struct OutputRange {
+  size_t begin;
+  size_t end;
+
+  [[nodiscard]] size_t size() const { return end - begin; }
+};
+
+/// hidden = grid(silu(w1 x) * (w3 x) * weight) for outputs of one expert. Each 32 outputs are quantised by themselves,
+/// so the whole chain is done while they are in cache.
+void run_gate_up(const Math& math, const MoeConfig& config, const ExpertTask& task, const std::byte* packed_x,
+                 OutputRange outputs) {
+  const ExpertWeights& expert = *task.expert;
+  const bool is_alike = expert.w3.format == expert.w1.format;
+  linear_range(math.kernels(), {expert.w1, task.x, task.gate, packed_x}, outputs.begin, outputs.end);
+  linear_range(math.kernels(), {expert.w3, task.x, task.up, is_alike ? packed_x : nullptr}, outputs.begin, outputs.end);
   for (size_t i = 0; i < task.rows.size(); ++i) {
-    const std::span<float> gate = task.gate.row(i).subspan(begin, end - begin);
-    const std::span<float> up = task.up.row(i).subspan(begin, end - begin);
+    const std::span<float> gate = task.gate.row(i).subspan(outputs.begin, outputs.size());
+    const std::span<float> up = task.up.row(i).subspan(outputs.begin, outputs.size());
     math.round(gate);
     math.round(up);
     math.kernels().swiglu(gate.data(), up.data(), gate.size(), config.swiglu_limit, task.rows[i].weight, gate.data());
@@ -114,49 +124,57 @@ void run_gate_up(const Math& math, const MoeConfig& config, const ExpertTask& ta
   }
 }
 
-/// y = sum of w2 hidden over all experts, outputs [begin, end): each row adds its experts in the order of the tasks,
-/// whatever else is in the pass. `scratch` [most rows of a task, end - begin].
-void run_down(const Math& math, std::span<const ExpertTask> tasks, const PackedInputs& hidden, size_t begin,
-              size_t end, Span2d<float> scratch, Span2d<float> y) {
+/// The second half of all experts: their hidden values, packed, and the tasks they are of.
+struct DownTasks {
+  std::span<const ExpertTask> tasks;
+  const PackedInputs& hidden;
+};
+
+/// y = sum of w2 hidden over all experts for some outputs: each row adds its experts in the order of the tasks,
+/// whatever else is in the pass. `scratch` [most rows of a task, outputs].
+void run_down(const Math& math, const DownTasks& down, OutputRange outputs, Span2d<float> scratch, Span2d<float> y) {
   for (size_t row = 0; row < y.rows; ++row)
-    std::ranges::fill(y.row(row).subspan(begin, end - begin), 0.0F);
-  for (size_t t = 0; t < tasks.size(); ++t) {
-    const ExpertTask& task = tasks[t];
-    const Span2d<float> out = scratch.row_range(0, task.rows.size());
-    linear_range(math.kernels(), {task.expert->w2.rows(begin, end - begin), task.gate, out.col_range(0, end - begin)},
-                 hidden.of(t), 0, end - begin);
+    std::ranges::fill(y.row(row).subspan(outputs.begin, outputs.size()), 0.0F);
+  for (size_t t = 0; t < down.tasks.size(); ++t) {
+    const ExpertTask& task = down.tasks[t];
+    const Span2d<float> out = scratch.row_range(0, task.rows.size()).col_range(0, outputs.size());
+    linear_range(math.kernels(),
+                 {task.expert->w2.rows(outputs.begin, outputs.size()), task.gate, out, down.hidden.of(t)}, 0,
+                 outputs.size());
     for (size_t i = 0; i < task.rows.size(); ++i) {
-      const std::span<float> values = out.row(i).first(end - begin);
+      const std::span<float> values = out.row(i);
       math.round(values);
-      math.kernels().add(y.row(task.rows[i].row).data() + begin, values.data(), values.size());
+      math.kernels().add(y.row(task.rows[i].row).data() + outputs.begin, values.data(), values.size());
     }
   }
   for (size_t row = 0; row < y.rows; ++row)
-    math.round(y.row(row).subspan(begin, end - begin));
+    math.round(y.row(row).subspan(outputs.begin, outputs.size()));
 }
 
 /// Both halves of all experts, each half in one go over all threads.
 void run_experts(const Math& math, const MoeConfig& config, std::span<const ExpertTask> tasks, Arena& arena,
                  Span2d<float> y) {
   const size_t tile_outputs = outputs_per_tile(y.rows);
-  const size_t inner_tiles = tile_count(tasks.front().gate.cols, tile_outputs);
+  const auto tile_of = [&](size_t tile, size_t outputs) {
+    return OutputRange{tile * tile_outputs, std::min((tile + 1) * tile_outputs, outputs)};
+  };
+  const size_t inner = tasks.front().gate.cols;
   {
-    const PackedInputs inputs = pack_inputs(math, tasks);
-    math.for_rows(tasks.size() * inner_tiles, [&](size_t job, size_t) {
-      const size_t t = job / inner_tiles;
-      const size_t begin = job % inner_tiles * tile_outputs;
-      run_gate_up(math, config, tasks[t], inputs.of(t), begin, std::min(begin + tile_outputs, tasks[t].gate.cols));
+    const Arena::Scope scope(arena);
+    const PackedInputs inputs = pack_inputs(math, tasks, arena);
+    const size_t tiles = tile_count(inner, tile_outputs);
+    math.for_rows(tasks.size() * tiles, [&](size_t job, size_t) {
+      const size_t t = job / tiles;
+      run_gate_up(math, config, tasks[t], inputs.of(t), tile_of(job % tiles, inner));
     });
   }
-  const PackedInputs hidden = pack_hidden(math, tasks);
+  const PackedInputs hidden = pack_hidden(math, tasks, arena);
   size_t most_rows = 0;
   for (const ExpertTask& task : tasks)
     most_rows = std::max(most_rows, task.rows.size());
   const Span2d<float> scratch = arena.matrix(math.workers() * most_rows, tile_outputs);
   math.for_rows(tile_count(y.cols, tile_outputs), [&](size_t tile, size_t worker) {
-    const size_t begin = tile * tile_outputs;
-    run_down(math, tasks, hidden, begin, std::min(begin + tile_outputs, y.cols),
-             scratch.row_range(worker * most_rows, most_rows), y);
+    run_down(math, {tasks, hidden}, tile_of(tile, y.cols), scratch.row_range(worker * most_rows, most_rows), y);
   });
 }
 

@@ -160,7 +160,7 @@ TEST(HyperConnection, CrossingFromOneSubBlockToTheNextHasTheBitsOfTheSingleSteps
       collapse_streams(math, config, pass.stream, first.pre, Span2d<float>(expected_x.data(), rows, 64));
 
       pass.stream = Span2d<float>(crossed.data(), rows, 256);
-      const HyperConnectionMix entered = make_mix(config, pass);
+      const HyperConnectionMix entered = make_mix(arena, rows, config.streams);
       cross_streams(
           math, config, pass,
           {.left = &first, .y = y, .weights = &weights, .entered = &entered, .x = Span2d<float>(x.data(), rows, 64)});

@@ -191,7 +191,7 @@ void TowerAttention::attend_block(const Task& task, Span2d<float> scores) {
   const Span2d<float> queries =
       queries_.row_range(picture.begin + task.begin, count).col_range(task.head * head_dim, head_dim);
   const Span2d<float> used = scores.row_range(0, count).col_range(0, keys_padded);
-  linear_range(math_.kernels(), {key_matrix, queries, used.col_range(0, keys)}, nullptr, 0, keys);
+  linear_range(math_.kernels(), {key_matrix, queries, used.col_range(0, keys)}, 0, keys);
   const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
   float sums[kQueries];
   for (size_t i = 0; i < count; ++i) {
@@ -200,7 +200,7 @@ void TowerAttention::attend_block(const Task& task, Span2d<float> scores) {
     math_.round(row.first(keys));  // for the product only: the sum has the terms unrounded
     std::ranges::fill(row.subspan(keys), 0.0F);
   }
-  linear_range(math_.kernels(), {value_matrix, used, queries}, nullptr, 0, head_dim);
+  linear_range(math_.kernels(), {value_matrix, used, queries}, 0, head_dim);
   for (size_t i = 0; i < count; ++i) {
     for (float& value : queries.row(i))
       value /= sums[i];
