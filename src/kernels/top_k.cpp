@@ -122,21 +122,32 @@ struct Candidates {
   }
 };
 
-/// A value that about kAim * k of the scores are above, by sample number `sample_number`.
-float estimate_threshold(std::span<const float> scores, size_t k, uint64_t sample_number) {
-  std::array<uint32_t, kSamples> sample{};
+/// Keys of one score of each of kSamples equal parts.
+using Sample = std::array<uint32_t, kSamples>;
+
+/// Takes those of parts [begin, end) for sample number `number`.
+void take_sample(std::span<const float> scores, uint64_t number, size_t begin, size_t end, Sample& sample) {
   const size_t stride = scores.size() / kSamples;
-  size_t selectable = 0;
-  for (size_t i = 0; i < kSamples; ++i) {
+  for (size_t i = begin; i < end; ++i) {
     // A multiplicative hash of both numbers, its upper bits.
-    const uint64_t hash = ((sample_number << 32U | i) + 1) * 0x9e3779b97f4a7c15U >> 32U;
+    const uint64_t hash = ((number << 32U | i) + 1) * 0x9e3779b97f4a7c15U >> 32U;
     sample[i] = order_key(scores[i * stride + (hash * stride >> 32U)]);
-    selectable += sample[i] != 0 ? 1 : 0;
   }
-  const size_t rank = std::max(kAim, kAim * k / stride + 1);
+}
+
+/// A value that about kAim * k of `count` scores are above, by their sample.
+float estimate_threshold(const Sample& sample, size_t count, size_t k) {
+  const auto selectable = static_cast<size_t>(std::ranges::count_if(sample, [](uint32_t key) { return key != 0; }));
+  const size_t rank = std::max(kAim, kAim * k / (count / kSamples) + 1);
   if (rank >= selectable) return kMinusInfinity;
   const Threshold threshold = find_threshold(kSamples, rank, [&](size_t i) { return sample[i]; });
   return std::nextafter(score_of(threshold.key), kMinusInfinity);
+}
+
+float estimate_threshold(std::span<const float> scores, size_t k, uint64_t sample_number) {
+  Sample sample{};
+  take_sample(scores, sample_number, 0, kSamples, sample);
+  return estimate_threshold(sample, scores.size(), k);
 }
 
 /// Samples taken at most; beyond, each cut alone raises the threshold.
@@ -175,6 +186,17 @@ size_t select_above(const KernelTable& kernels, std::span<const float> scores, f
   return candidates.count;
 }
 
+/// The k largest of scores of which `selectable` are none of those never selected.
+size_t select_by_histograms(std::span<const float> scores, size_t selectable, size_t k, std::span<uint32_t> indices) {
+  const auto key_of = [&](size_t i) { return order_key(scores[i]); };
+  // With room for all, every key from 1 on is taken.
+  Threshold threshold{.key = 1, .ties = selectable};
+  if (k < selectable) threshold = find_threshold(scores.size(), k, key_of);
+  size_t written = 0;
+  take_selected(scores.size(), threshold, key_of, [&](size_t i) { indices[written++] = static_cast<uint32_t>(i); });
+  return written;
+}
+
 }  // namespace
 
 size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t> indices, const KernelTable& kernels) {
@@ -187,16 +209,9 @@ size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t>
     if (written == k || estimate == kMinusInfinity) return written;
     return select_above(kernels, scores, kMinusInfinity, k, indices);
   }
-  const auto key_of = [&](size_t i) { return order_key(scores[i]); };
-  size_t selectable = 0;
-  for (size_t i = 0; i < scores.size(); ++i)
-    selectable += key_of(i) != 0 ? 1 : 0;
-  // With room for all, every key from 1 on is taken.
-  Threshold threshold{.key = 1, .ties = selectable};
-  if (k < selectable) threshold = find_threshold(scores.size(), k, key_of);
-  size_t written = 0;
-  take_selected(scores.size(), threshold, key_of, [&](size_t i) { indices[written++] = static_cast<uint32_t>(i); });
-  return written;
+  const auto selectable =
+      static_cast<size_t>(std::ranges::count_if(scores, [](float score) { return order_key(score) != 0; }));
+  return select_by_histograms(scores, selectable, k, indices);
 }
 
 namespace {
@@ -261,10 +276,18 @@ size_t select_top_k(ThreadPool& pool, const SharedTopK& choice, const KernelTabl
     }
     return total;
   };
-  const float estimate = choice.k <= kSmallKMax ? estimate_threshold(choice.scores, choice.k, 0) : kMinusInfinity;
+  float estimate = kMinusInfinity;
+  if (choice.k <= kSmallKMax) {
+    // Each score of the sample waits for memory, and a thread that had nothing to do meanwhile would fall asleep.
+    Sample sample{};
+    pool.run(parts, [&](size_t part, size_t /*worker*/) {
+      take_sample(choice.scores, 0, kSamples * part / parts, kSamples * (part + 1) / parts, sample);
+    });
+    estimate = estimate_threshold(sample, choice.scores.size(), choice.k);
+  }
   size_t total = choose(estimate);
   if (total < choice.k && estimate != kMinusInfinity) total = choose(kMinusInfinity);
-  const size_t written = select_top_k(choice.values.first(total), choice.k, choice.indices, kernels);
+  const size_t written = select_by_histograms(choice.values.first(total), total, choice.k, choice.indices);
   for (uint32_t& index : choice.indices.first(written))
     index = choice.places[index];
   return written;
