@@ -63,13 +63,15 @@ struct ExpertTask {
   Span2d<float> up;       ///< [rows, inner]
 };
 
-/// Outputs a thread computes at a time: a multiple of the FP8 scale tile and of the activation grid's block, and enough
-/// that a task reads some hundred KB of weights. With many rows more of them, as some kernels put the rows in their
-/// order anew for each task, and a multiple of the 48 outputs that others decode at once; there are then experts enough
-/// to keep all threads busy.
-size_t outputs_per_tile(size_t rows) {
+/// Outputs a thread computes at a time: a multiple of the FP8 scale tile and of the activation grid's block, and so
+/// many that all threads have several tiles. Each tile of few rows puts the rows in its kernel's order anew, as do some
+/// kernels with many rows: larger ones do it less often. Of many rows 48 outputs are decoded at once.
+size_t outputs_per_tile(size_t threads, size_t outputs, size_t rows) {
   constexpr size_t kManyRows = 64;
-  return rows < kManyRows ? 64 : 288;
+  constexpr size_t kTilesPerThread = 8;
+  const size_t unit = rows < kManyRows ? 32 : 96;
+  const size_t largest = rows < kManyRows ? 256 : 288;
+  return std::clamp(outputs / (kTilesPerThread * threads) / unit * unit, std::max<size_t>(unit, 64), largest);
 }
 
 size_t tile_count(size_t outputs, size_t tile) {
@@ -154,7 +156,7 @@ void run_down(const Math& math, const DownTasks& down, OutputRange outputs, Span
 /// Both halves of all experts, each half in one go over all threads.
 void run_experts(const Math& math, const MoeConfig& config, std::span<const ExpertTask> tasks, Arena& arena,
                  Span2d<float> y) {
-  const size_t tile_outputs = outputs_per_tile(y.rows);
+  const size_t tile_outputs = outputs_per_tile(math.workers(), y.cols, y.rows);
   const auto tile_of = [&](size_t tile, size_t outputs) {
     return OutputRange{tile * tile_outputs, std::min((tile + 1) * tile_outputs, outputs)};
   };
