@@ -161,16 +161,15 @@ void wake_all(ThreadPool& pool) {
 }
 
 /// The median of what `read` gives so many times.
-double median_of(int readings, const std::function<double()>& read) {
-  std::vector<double> values;
-  for (int i = 0; i < readings; ++i)
-    values.push_back(read());
+double median_of(size_t readings, const std::function<double()>& read) {
+  std::vector<double> values(readings);
+  std::ranges::generate(values, read);
   return median(values);
 }
 
 Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth, bool needs_peak) {
   // A limit read once beside long work would be what the host did just then.
-  const int readings = std::max(1, 5 / work.repeats);
+  const auto readings = static_cast<size_t>(std::max(1, 5 / work.repeats));
   Rounds rounds;
   for (int i = 0; i < work.warm_ups; ++i)
     work.run();
