@@ -10,11 +10,10 @@
 
 // Two ways to the same answer. Where k is small against the number of scores, a threshold that about six times k
 // scores reach is estimated from a sample; one pass then collects what is above it, raising the threshold whenever
-// there is no room, and the answer is found among those. (Threads share the estimate, and look through parts of the
-// scores.) When there is no room, the sample was not like the rest
+// there is no room, and the answer is found among those. When there is no room, the sample was not like the rest
 // (scores may be such that the sampled places are low), so another one is taken elsewhere. Where fewer than k were
 // above the estimate, the pass is made again without it. For large k the scores are read three times, with a histogram
-// of a part of their bits each.
+// of a part of their bits each. Threads share the first estimate, and each looks through parts of the scores.
 
 namespace tidepool::kernels {
 namespace {
