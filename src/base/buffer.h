@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -10,10 +9,12 @@
 
 namespace tidepool {
 
-/// Memory on a 64-byte boundary, to be freed by std::free; contents are open. From a huge page's size on (2 MiB) it
-/// lies on such a boundary and asks for huge pages, which the system clears in one go where 512 small ones would each
-/// be a fault. Throws std::bad_alloc.
+/// Memory on a 64-byte boundary; contents are open. From a huge page's size on (2 MiB) it lies on such a boundary and
+/// asks for huge pages, which the system clears in one go where 512 small ones would each be a fault. Throws
+/// std::bad_alloc.
 [[nodiscard]] void* allocate_array(size_t bytes);
+/// Gives back what allocate_array made of as many bytes.
+void free_array(void* memory, size_t bytes) noexcept;
 
 /// An owned array of plain values by allocate_array(), on a 64-byte boundary (a cache line, an AVX-512 register, an AMX
 /// tile row), zeroed when made. Move-only: a copy of megabytes should be asked for by name (`copy()`).
@@ -30,7 +31,7 @@ requires(std::is_trivially_copyable_v<T>) class Buffer {
   [[nodiscard]] static Buffer uninitialised(size_t size) {
     Buffer result;
     if (size == 0) return result;
-    result.data_.reset(static_cast<T*>(allocate_array(size * sizeof(T))));
+    result.data_ = {static_cast<T*>(allocate_array(size * sizeof(T))), Free{size * sizeof(T)}};
     result.size_ = size;
     return result;
   }
@@ -50,7 +51,8 @@ requires(std::is_trivially_copyable_v<T>) class Buffer {
 
  private:
   struct Free {
-    void operator()(T* pointer) const { std::free(static_cast<void*>(pointer)); }
+    size_t bytes = 0;
+    void operator()(T* pointer) const { free_array(pointer, bytes); }
   };
 
   std::unique_ptr<T, Free> data_;
