@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <thread>
 
 #include "base/error.h"
@@ -67,22 +66,23 @@ Peak peak_of(const kernels::KernelTable& table) {
   return {vectors_of(table), "fma_gflops"};
 }
 
-constexpr int kCeilingRepeats = 5;
+constexpr size_t kCeilingRepeats = 5;
 
 /// What a whole run may take, and how much of the peak a long entry reaches at the least (Skylake without bfloat16:
 /// 0.26).
 constexpr double kSecondsMax = 300;
 constexpr double kPeakShare = 0.25;
 
-double median_read_bandwidth(ThreadPool& pool, std::span<const std::byte> bytes, size_t streams) {
-  std::vector<double> rates(kCeilingRepeats);
+double median_read_bandwidth(ThreadPool& pool, std::span<const std::byte> bytes, size_t streams,
+                             size_t repeats = kCeilingRepeats) {
+  std::vector<double> rates(repeats);
   for (double& rate : rates)
     rate = measure_read_bandwidth(pool, bytes, streams);
   return median(std::move(rates));
 }
 
-double median_peak(ThreadPool& pool, Multiplier multiplier) {
-  std::vector<double> peaks(kCeilingRepeats);
+double median_peak(ThreadPool& pool, Multiplier multiplier, size_t repeats = kCeilingRepeats) {
+  std::vector<double> peaks(repeats);
   for (double& peak : peaks)
     peak = measure_peak_flops(pool, multiplier);
   return median(std::move(peaks));
@@ -140,14 +140,6 @@ struct Rounds {
   std::vector<double> peak;
 };
 
-double read_bandwidth(const Workbench& bench) {
-  return measure_read_bandwidth(bench.pool, bench.bytes, bench.machine.read_streams);
-}
-
-double peak_rate(const Workbench& bench) {
-  return measure_peak_flops(bench.pool, peak_of(bench.table).multiplier);
-}
-
 /// Returns when all threads of the pool are at work. Those that were done with the last limit some 50 us before the
 /// slowest one sleep, and waking one takes some 100 us on a virtual machine: as long as the shortest work here, where a
 /// step of the engine has its kernels follow each other too fast for any thread to sleep.
@@ -160,22 +152,19 @@ void wake_all(ThreadPool& pool) {
   });
 }
 
-/// The median of what `read` gives so many times.
-double median_of(size_t readings, const std::function<double()>& read) {
-  std::vector<double> values(readings);
-  std::ranges::generate(values, read);
-  return median(values);
-}
-
 Rounds run_rounds(const Workbench& bench, const Work& work, bool needs_bandwidth, bool needs_peak) {
   // A limit read once beside long work would be what the host did just then.
-  const auto readings = static_cast<size_t>(std::max(1, 5 / work.repeats));
+  const size_t readings = std::max<size_t>(1, kCeilingRepeats / static_cast<size_t>(work.repeats));
+  const auto bandwidth = [&] {
+    return median_read_bandwidth(bench.pool, bench.bytes, bench.machine.read_streams, readings);
+  };
+  const auto peak = [&] { return median_peak(bench.pool, peak_of(bench.table).multiplier, readings); };
   Rounds rounds;
   for (int i = 0; i < work.warm_ups; ++i)
     work.run();
   for (int i = 0; i < work.repeats; ++i) {
-    rounds.bandwidth.push_back(needs_bandwidth ? median_of(readings, [&] { return read_bandwidth(bench); }) : 1);
-    rounds.peak.push_back(needs_peak ? median_of(readings, [&] { return peak_rate(bench); }) : 1);
+    rounds.bandwidth.push_back(needs_bandwidth ? bandwidth() : 1);
+    rounds.peak.push_back(needs_peak ? peak() : 1);
     wake_all(bench.pool);
     rounds.seconds.push_back(seconds_of(work.run));
   }

@@ -256,8 +256,11 @@ class Lab:
     def link_base(self, run):
         run.mkdir(exist_ok=True)
         for name, target in {"model": self.base, "log.jsonl": self.base / "log.jsonl"}.items():
-            if not (run / name).is_symlink():
-                (run / name).symlink_to(target)
+            if (run / name).is_symlink():
+                continue
+            if (run / name).exists():
+                sys.exit(f"{run} is a run of the base from before it had weights: remove it, or name another --work")
+            (run / name).symlink_to(target)
 
     def measure(self, variant, seed, test, *, kv="auto", replay="bounded", split="heldout"):
         """What `tidepool eval` says of the test; nothing in a dry run, but of recall."""

@@ -175,12 +175,12 @@ void collect(const KernelTable& kernels, std::span<const float> scores, Candidat
   }
 }
 
-/// The k largest of the scores above `above`, fewer where there are fewer.
+/// What may be among the k largest of the scores above `above`: where `indices` has no room for more, these k alone.
 size_t select_above(const KernelTable& kernels, std::span<const float> scores, float above, size_t k,
                     std::span<uint32_t> indices) {
   Candidates candidates(k, above);
   collect(kernels, scores, candidates);
-  if (candidates.count > k) candidates.cut();
+  if (candidates.count > indices.size()) candidates.cut();
   std::copy_n(candidates.index.begin(), candidates.count, indices.begin());
   return candidates.count;
 }
@@ -203,10 +203,11 @@ size_t select_top_k(std::span<const float> scores, size_t k, std::span<uint32_t>
   if (k == 0) return 0;
   if (k <= kSmallKMax && scores.size() >= 2 * kCandidatesMax) {
     const float estimate = estimate_threshold(scores, k, 0);
-    const size_t written = select_above(kernels, scores, estimate, k, indices);
+    const std::span<uint32_t> chosen = indices.first(k);
+    const size_t written = select_above(kernels, scores, estimate, k, chosen);
     // Above -inf, fewer than k are all there are.
     if (written == k || estimate == kMinusInfinity) return written;
-    return select_above(kernels, scores, kMinusInfinity, k, indices);
+    return select_above(kernels, scores, kMinusInfinity, k, chosen);
   }
   const auto selectable =
       static_cast<size_t>(std::ranges::count_if(scores, [](float score) { return order_key(score) != 0; }));
@@ -226,16 +227,8 @@ size_t choose_from_part(const SharedTopK& choice, const KernelTable& kernels, fl
   const std::span<const float> scores = choice.scores.subspan(begin, end - begin);
   const std::span<uint32_t> places = choice.places.subspan(part * room, room);
   const std::span<float> values = choice.values.subspan(part * room, room);
-  size_t count = 0;
-  if (choice.k <= kSmallKMax) {
-    Candidates candidates(choice.k, above);
-    collect(kernels, scores, candidates);
-    if (candidates.count > room) candidates.cut();
-    count = candidates.count;
-    std::copy_n(candidates.index.begin(), count, places.begin());
-  } else {
-    count = select_top_k(scores, choice.k, places, kernels);
-  }
+  const size_t count = choice.k <= kSmallKMax ? select_above(kernels, scores, above, choice.k, places)
+                                              : select_top_k(scores, choice.k, places, kernels);
   for (size_t i = 0; i < count; ++i) {
     values[i] = scores[places[i]];
     places[i] += static_cast<uint32_t>(begin);

@@ -83,19 +83,11 @@ ExpertTask make_task(const ExpertWeights& expert, std::span<const Assignment> ro
   return {&expert, rows, x, arena.matrix(rows.size(), expert.w1.out), arena.matrix(rows.size(), expert.w1.out)};
 }
 
-/// The inputs of each task, which all its tiles share.
-PackedInputs pack_inputs(const Math& math, std::span<const ExpertTask> tasks, Arena& arena) {
-  std::vector<LinearJob> jobs;
-  for (const ExpertTask& task : tasks)
-    jobs.push_back({task.expert->w1, task.x, {}});
-  return math.pack_inputs(jobs, arena);
-}
-
-/// The hidden values of each task, likewise.
-PackedInputs pack_hidden(const Math& math, std::span<const ExpertTask> tasks, Arena& arena) {
-  std::vector<LinearJob> jobs;
-  for (const ExpertTask& task : tasks)
-    jobs.push_back({task.expert->w2, task.gate, {}});
+/// The inputs of the product job_of(task) of each task, packed once for all its tiles.
+template <typename JobOf>
+PackedInputs pack_inputs(const Math& math, std::span<const ExpertTask> tasks, Arena& arena, const JobOf& job_of) {
+  std::vector<LinearJob> jobs(tasks.size());
+  std::ranges::transform(tasks, jobs.begin(), job_of);
   return math.pack_inputs(jobs, arena);
 }
 
@@ -163,14 +155,18 @@ void run_experts(const Math& math, const MoeConfig& config, std::span<const Expe
   const size_t inner = tasks.front().gate.cols;
   {
     const Arena::Scope scope(arena);
-    const PackedInputs inputs = pack_inputs(math, tasks, arena);
+    const PackedInputs inputs = pack_inputs(math, tasks, arena, [](const ExpertTask& task) {
+      return LinearJob{task.expert->w1, task.x, {}};
+    });
     const size_t tiles = tile_count(inner, tile_outputs);
     math.for_rows(tasks.size() * tiles, [&](size_t job, size_t) {
       const size_t t = job / tiles;
       run_gate_up(math, config, tasks[t], inputs.of(t), tile_of(job % tiles, inner));
     });
   }
-  const PackedInputs hidden = pack_hidden(math, tasks, arena);
+  const PackedInputs hidden = pack_inputs(math, tasks, arena, [](const ExpertTask& task) {
+    return LinearJob{task.expert->w2, task.gate, {}};
+  });
   size_t most_rows = 0;
   for (const ExpertTask& task : tasks)
     most_rows = std::max(most_rows, task.rows.size());
