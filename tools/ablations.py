@@ -196,9 +196,11 @@ class Lab:
             manifest["sources"] = [source for source in manifest["sources"] if source["name"] in SOURCES]
         for source in manifest["sources"]:
             for split in ["train", "heldout"]:
-                link = folder / source[split]["file"]
+                link, target = folder / source[split]["file"], corpus / source[split]["file"]
+                if link.is_symlink() and link.readlink() != target:
+                    sys.exit(f"{folder} has texts of {link.readlink().parent}: remove {self.work}, or name another --work")
                 if not link.is_symlink():
-                    link.symlink_to(corpus / source[split]["file"])
+                    link.symlink_to(target)
         (folder / "manifest.json").write_text(json.dumps(manifest, sort_keys=True))
         return folder
 

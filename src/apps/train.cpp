@@ -37,6 +37,10 @@ constexpr const char* kTokenizerExamples =
     "Learns a byte-level vocabulary from the corpus and from generated dialogues, and writes it in the format of the\n"
     "released tokenizer.json with the control tokens of the chat format. docs/training.md says more.";
 
+/// Eight times the released model's, and more dialogues than differ from each other.
+constexpr size_t kVocabularyMax = size_t{1} << 20;
+constexpr uint64_t kDialoguesMax = 10'000'000;
+
 struct TokenizerFlags {
   std::string corpus;
   size_t vocabulary_size = 4096;
@@ -193,12 +197,14 @@ void add_tokenizer_command(CLI::App& train, Invocation& invocation) {
   const auto flags = std::make_shared<TokenizerFlags>();
   command->add_option("--corpus", flags->corpus, "folder that tools/fetch_corpus.sh filled")->required();
   command->add_option("--vocab-size", flags->vocabulary_size, "ids, the control tokens among them")
+      ->check(CLI::Range(size_t{1}, kVocabularyMax))
       ->capture_default_str();
   command->add_option("--out", flags->out, "the tokenizer.json to write")->required();
   command
       ->add_option(
           "--dialogues", flags->dialogues,
           "generated dialogues of each kind that are counted with the corpus, for the words of the chat format")
+      ->check(CLI::Range(size_t{0}, kDialoguesMax))
       ->capture_default_str();
   command->add_flag("--json", flags->wants_json, "one JSON object on standard output");
   command->footer(kTokenizerExamples);

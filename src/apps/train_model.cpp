@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -12,6 +13,7 @@
 #include "apps/command.h"
 #include "apps/engine_flags.h"
 #include "apps/interrupts.h"
+#include "apps/machine.h"
 #include "apps/output.h"
 #include "apps/train_commands.h"
 #include "base/error.h"
@@ -20,6 +22,7 @@
 #include "kv/sha256.h"
 #include "text/json.h"
 #include "text/tokenizer.h"
+#include "train/parameter_set.h"
 #include "train/training_run.h"
 
 namespace tidepool {
@@ -59,16 +62,33 @@ std::string hex(const Digest& digest) {
 }
 
 /// Of all that decides what comes out.
-std::string digest_of(const TrainModelFlags& flags, const std::filesystem::path& config,
-                      const std::filesystem::path& tokenizer) {
+std::string digest_of(std::string_view recipe, std::string_view config, std::string_view tokenizer,
+                      const std::optional<Corpus>& corpus, bool is_exact) {
   FieldHasher hasher("tidepool training run");
-  hasher.add(read_file(flags.recipe, kFileBytesMax));
-  hasher.add(read_file(config, kFileBytesMax));
-  hasher.add(read_file(tokenizer, kFileBytesMax));
-  hasher.add(flags.corpus.empty() ? std::string()
-                                  : read_file(std::filesystem::path(flags.corpus) / "manifest.json", kFileBytesMax));
-  hasher.add(std::string_view(flags.is_exact ? "float32" : "bf16"));
+  hasher.add(recipe).add(config).add(tokenizer);
+  if (corpus) {
+    for (const CorpusSource& source : corpus->sources()) {
+      hasher.add(std::string_view(source.name)).add(static_cast<int64_t>(source.train.size()));
+      for (const CorpusDocument& document : source.train)
+        hasher.add(std::string_view(document.name)).add(std::string_view(document.text));
+    }
+  }
+  hasher.add(std::string_view(is_exact ? "float32" : "bf16"));
   return hex(hasher.finish());
+}
+
+/// Refuses a model that cannot be trained here, before memory is taken for it.
+void check_memory(const ModelConfig& config, const std::string& config_file) {
+  // Masters, gradients and momenta in binary32; what a batch takes comes on top.
+  constexpr double kBytesPerParameter = 12;
+  const double needed = kBytesPerParameter * static_cast<double>(parameter_count(config));
+  const auto available = static_cast<double>(look_at_machine(config_file).memory_available);
+  if (available == 0 || needed <= available) return;
+  throw Error(
+      ErrorCode::kResourceExhausted,
+      fmt::format("{}: training {:.1f} M parameters takes {:.1f} GB and more for each batch, and {:.1f} GB of "
+                  "memory are available; make the model smaller",
+                  config_file, static_cast<double>(parameter_count(config)) / 1e6, needed / 1e9, available / 1e9));
 }
 
 std::string time_left(double seconds) {
@@ -120,7 +140,9 @@ int train_model(const TrainModelFlags& flags) {
   const std::filesystem::path config_file = beside(flags.recipe, recipe.config);
   const std::filesystem::path tokenizer_file = beside(flags.recipe, recipe.tokenizer);
   const ModelConfig config = load_config(config_file);
-  const Tokenizer tokenizer = Tokenizer::load(tokenizer_file);
+  check_memory(config, config_file.string());
+  const std::string tokenizer_json = read_file(tokenizer_file, kFileBytesMax);
+  const Tokenizer tokenizer = Tokenizer::parse(tokenizer_json, tokenizer_file.string());
   std::optional<Corpus> corpus;
   if (!flags.corpus.empty()) corpus = Corpus::load(flags.corpus);
 
@@ -128,9 +150,10 @@ int train_model(const TrainModelFlags& flags) {
   const TrainingInputs inputs{recipe,
                               config,
                               tokenizer,
-                              tokenizer_file,
+                              tokenizer_json,
                               corpus ? &*corpus : nullptr,
-                              digest_of(flags, config_file, tokenizer_file)};
+                              digest_of(read_file(flags.recipe, kFileBytesMax), read_file(config_file, kFileBytesMax),
+                                        tokenizer_json, corpus, flags.is_exact)};
   TrainingRunOptions options;
   options.folder = flags.out;
   options.precision = flags.is_exact ? kernels::GemmPrecision::kFloat32 : kernels::GemmPrecision::kBf16;
@@ -173,7 +196,14 @@ void add_train_model_command(CLI::App& train, Invocation& invocation) {
   command->footer(kTrainModelExamples);
   command->callback([flags, &invocation] {
     invocation.wants_json = flags->wants_json;
-    invocation.body = [flags] { return train_model(*flags); };
+    invocation.body = [flags] {
+      try {
+        return train_model(*flags);
+      } catch (const std::bad_alloc&) {
+        throw Error(ErrorCode::kResourceExhausted,
+                    "out of memory; smaller batch_rows in the recipe, or a smaller model, need less");
+      }
+    };
   });
 }
 

@@ -34,14 +34,18 @@ const std::string& string_of(const Json& object, std::string_view key, const std
 }
 
 /// A file of the corpus' own folder: a manifest names no others.
-std::string file_of(const Json& entry, std::string_view split, const std::string& name) {
+CorpusFile file_of(const Json& entry, std::string_view split, const std::string& name) {
   const Json* value = entry.find(split);
   if (value == nullptr) refuse(name, fmt::format("a source has no \"{}\"", split));
   const std::string& file = string_of(*value, "file", name);
   if (file.empty() || file.find('/') != std::string::npos || file.front() == '.') {
     refuse(name, fmt::format("\"{}\" is not the name of a file beside it", file));
   }
-  return file;
+  const Json* documents = value->find("documents");
+  if (documents == nullptr) return {file, std::nullopt};
+  const bool is_count = documents->kind() == Json::Kind::kInteger && documents->try_int64().value_or(-1) >= 0;
+  if (!is_count) refuse(name, fmt::format("\"documents\" of {} is not a number of documents", file));
+  return {file, documents->try_int64()};
 }
 
 }  // namespace
@@ -85,16 +89,21 @@ std::vector<CorpusDocument> parse_corpus_documents(std::string_view lines, const
 
 Corpus Corpus::load(const std::filesystem::path& folder) {
   const std::filesystem::path manifest = folder / "manifest.json";
-  const auto read = [&](const std::string& file) {
-    const std::filesystem::path path = folder / file;
-    return parse_corpus_documents(read_file(path, kCorpusBytesMax), path.string());
+  const auto read = [&](const CorpusFile& file) {
+    const std::string path = (folder / file.name).string();
+    std::vector<CorpusDocument> documents = parse_corpus_documents(read_file(path, kCorpusBytesMax), path);
+    // A file that was cut short, or is of another time than the manifest.
+    if (file.documents && static_cast<uint64_t>(*file.documents) != documents.size()) {
+      refuse(path, fmt::format("it has {} documents, and manifest.json says {}", documents.size(), *file.documents));
+    }
+    return documents;
   };
   std::vector<CorpusSource> sources;
   const std::vector<CorpusEntry> entries =
       parse_corpus_manifest(read_file(manifest, kCorpusBytesMax), manifest.string());
   sources.reserve(entries.size());
   for (const CorpusEntry& entry : entries)
-    sources.push_back({entry.name, read(entry.train_file), read(entry.heldout_file)});
+    sources.push_back({entry.name, read(entry.train), read(entry.heldout)});
   return Corpus(std::move(sources));
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,7 @@ struct CorpusSource {
 class Corpus {
  public:
   /// Reads manifest.json and the files it names. Throws Error: kNotFound or kIo for a file, kCorrupt naming file and
-  /// line for what it says.
+  /// line for what it says, or a file that has another number of documents than the manifest says.
   [[nodiscard]] static Corpus load(const std::filesystem::path& folder);
   /// A corpus of given texts.
   explicit Corpus(std::vector<CorpusSource> sources) : sources_(std::move(sources)) {}
@@ -47,11 +48,17 @@ class Corpus {
   std::vector<CorpusSource> sources_;
 };
 
+/// A file of documents that a manifest names.
+struct CorpusFile {
+  std::string name;
+  std::optional<int64_t> documents;  ///< how many it says are in it
+};
+
 /// What the manifest says of a source: its name and its files.
 struct CorpusEntry {
   std::string name;
-  std::string train_file;
-  std::string heldout_file;
+  CorpusFile train;
+  CorpusFile heldout;
 };
 
 /// Reads the text of a manifest.json; `name` stands for it in messages. Throws Error(kCorrupt).

@@ -44,6 +44,15 @@ TEST(Corpus, HasTheDocumentsOfItsFiles) {
   EXPECT_EQ(corpus.find("songs"), nullptr);
 }
 
+TEST(Corpus, AFileThatIsCutShortIsRefused) {
+  const TempFolder folder;
+  write_file_atomically(folder.path() / "manifest.json", kManifest);
+  write_file_atomically(folder.path() / "tales.train.jsonl", "{\"name\": \"a\", \"text\": \"1\"}\n");
+  write_file_atomically(folder.path() / "tales.heldout.jsonl", "{\"name\": \"c\", \"text\": \"3\"}\n");
+  EXPECT_THAT(message_of([&] { (void)Corpus::load(folder.path()); }),
+              HasSubstr("tales.train.jsonl: it has 1 documents, and manifest.json says 2; run tools/fetch_corpus.sh"));
+}
+
 TEST(Corpus, AMissingFileIsNamed) {
   const TempFolder folder;
   try {
@@ -70,6 +79,8 @@ TEST(Corpus, AManifestThatIsWrongIsRefused) {
   EXPECT_THAT(refuse(R"({"format": 2, "sources": []})"), HasSubstr("\"format\" is not 1"));
   EXPECT_THAT(refuse(R"({"format": 1})"), HasSubstr("\"sources\""));
   EXPECT_THAT(refuse(R"({"format": 1, "sources": [{"name": "x"}]})"), HasSubstr("no \"train\""));
+  EXPECT_THAT(refuse(R"({"format": 1, "sources": [{"name": "x", "train": {"file": "x", "documents": -1}}]})"),
+              HasSubstr("\"documents\" of x is not a number"));
   // A manifest cannot make the program read files from elsewhere.
   EXPECT_THAT(refuse(R"({"format": 1, "sources": [{"name": "x", "train": {"file": "../x"}}]})"),
               HasSubstr("not the name of a file beside it"));

@@ -108,8 +108,8 @@ bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-/// The first option (--x), command of the program (tidepool x), command of the chat or path (/x), or name in back
-/// quotes that a text has; empty: none.
+/// The first option (--x), command of the program (tidepool x), command of the chat or path (/x), or key (Ctrl-X) that
+/// a text has; empty: none.
 std::string first_name(std::string_view text) {
   const auto run = [&](size_t begin, auto belongs) {
     size_t end = begin;

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/file.h"
 #include "base/temp_folder.h"
 #include "model/engram.h"
 #include "model/golden_test_support.h"
@@ -129,7 +130,7 @@ TEST(EngineOfAnExport, LogitsOfFreshMasters) {
   ParameterSet<float> parameters(config);
   initialise(parameters, config, 1);
   const TempFolder folder;
-  export_model({config, source + "/tokenizer.json", folder.path()}, parameters);
+  export_model({config, read_file(source + "/tokenizer.json", uint64_t{1} << 20U), folder.path()}, parameters);
   const std::vector<int32_t> token_map =
       make_engram_token_map(Tokenizer::load(folder.path() / "tokenizer.json")).compressed_ids;
   ModelOptions options;

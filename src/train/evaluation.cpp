@@ -278,6 +278,7 @@ void Evaluation::run_text(const Progress& progress, EvaluationResult& result) {
     ++result.all.items;
     result.prompt_tokens += held.tokens.size();
   });
+  if (result.text->bytes == 0) result.skipped = "the corpus has no held-out text";
 }
 
 double Evaluation::bits_of(const std::vector<InputToken>& tokens) {
@@ -310,6 +311,8 @@ void Evaluation::run_replay(const Progress& progress, EvaluationResult& result) 
     ++result.all.items;
     result.prompt_tokens += text.tokens.size();
   });
+  if (cost.divergences.empty())
+    result.skipped = fmt::format("no held-out text is longer than the model's window, {} tokens", window);
 }
 
 /// Logits behind the last token.

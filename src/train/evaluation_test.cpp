@@ -238,8 +238,14 @@ TEST_F(GoldenEvaluation, DivergencesOfReplaysAreThoseOfOnePassFromWhereTheyBegin
 
 TEST_F(GoldenEvaluation, PromptsThatAWindowHoldsAreNotCompared) {
   const EvaluationResult result = run(test_of("replay"), {.items = 4, .context_max = 16});
-  ASSERT_TRUE(result.replay);
-  EXPECT_TRUE(result.replay->divergences.empty());
+  EXPECT_EQ(result.skipped, "no held-out text is longer than the model's window, 16 tokens");
+}
+
+/// Nothing measured is no perfect score.
+TEST_F(GoldenEvaluation, WithoutHeldoutTextsTheirTestsAreSkipped) {
+  corpus_ = Corpus({{"tales", corpus_.sources()[0].heldout, {}}});
+  EXPECT_EQ(run(test_of("text"), {.items = 4}).skipped, "the corpus has no held-out text");
+  EXPECT_TRUE(run(test_of("replay"), {.items = 4}).skipped);
 }
 
 }  // namespace

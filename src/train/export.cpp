@@ -79,6 +79,8 @@ void write_shard(const std::filesystem::path& path, const std::vector<ExportedTe
   write_safetensors(path, tensors, metadata);
 }
 
+}  // namespace
+
 void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -86,11 +88,7 @@ void make_folder(const std::filesystem::path& folder) {
     throw Error(ErrorCode::kIo, fmt::format("{}: cannot make the folder: {}", folder.string(), error.message()));
 }
 
-}  // namespace
-
 void export_model(const ModelExport& target, const ParameterSet<float>& parameters) {
-  constexpr uint64_t kTokenizerBytesMax = uint64_t{1} << 30U;
-  const std::string tokenizer = read_file(target.tokenizer_file, kTokenizerBytesMax);
   make_folder(target.folder);
   const std::vector<ExpectedTensor> expected = expected_tensors(target.config);
   const auto shards = make_shards(list_tensors(expected, parameters), target.shard_bytes);
@@ -108,7 +106,7 @@ void export_model(const ModelExport& target, const ParameterSet<float>& paramete
   write_file_atomically(target.folder / "model.safetensors.index.json",
                         make_model_index(std::move(places), shards.size(), total));
   write_file_atomically(target.folder / "config.json", write_config(target.config));
-  write_file_atomically(target.folder / "tokenizer.json", tokenizer);
+  write_file_atomically(target.folder / "tokenizer.json", target.tokenizer_json);
 }
 
 }  // namespace tidepool

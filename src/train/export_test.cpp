@@ -1,11 +1,13 @@
 #include "train/export.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/temp_folder.h"
 #include "formats/checkpoint.h"
@@ -17,6 +19,11 @@ namespace {
 
 std::string golden(const std::string& name) {
   return std::string(TIDEPOOL_GOLDEN_DIR) + "/" + name;
+}
+
+std::string tokenizer_of(const std::filesystem::path& folder) {
+  constexpr uint64_t kMost = uint64_t{1} << 28U;
+  return read_file(folder / "tokenizer.json", kMost);
 }
 
 ParameterSet<float> parameters_of(const Checkpoint& checkpoint) {
@@ -37,7 +44,7 @@ TEST(Export, GoldenValuesComeBackBitForBit) {
   const auto checkpoint = Checkpoint::open(golden("ckpt"));
   const TempFolder folder;
   const ParameterSet<float> set = parameters_of(*checkpoint);
-  export_model({checkpoint->config(), golden("ckpt/tokenizer.json"), folder.path(), 300'000}, set);
+  export_model({checkpoint->config(), tokenizer_of(golden("ckpt")), folder.path(), 300'000}, set);
   const auto exported = Checkpoint::open(folder.path());
   const ParameterSet<float> again = parameters_of(*exported);
   for (size_t i = 0; i < set.all().size(); ++i) {
@@ -55,7 +62,7 @@ TEST(Export, GoldenValuesComeBackBitForBit) {
 TEST(Export, TensorsWithoutScalesHaveTheGoldenBytes) {
   const auto checkpoint = Checkpoint::open(golden("ckpt"));
   const TempFolder folder;
-  export_model({checkpoint->config(), golden("ckpt/tokenizer.json"), folder.path()}, parameters_of(*checkpoint));
+  export_model({checkpoint->config(), tokenizer_of(golden("ckpt")), folder.path()}, parameters_of(*checkpoint));
   const auto exported = Checkpoint::open(folder.path());
   size_t compared = 0;
   for (const Checkpoint::TensorInfo& tensor : checkpoint->tensors()) {
@@ -79,7 +86,7 @@ TEST(Export, ExpertBlocksHaveTheGoldenBytesWhereTheirScaleIsTheSmallestPossible)
   // Which scale a block of values had before it was rounded cannot be seen where a smaller one holds them too.
   const auto checkpoint = Checkpoint::open(golden("ckpt"));
   const TempFolder folder;
-  export_model({checkpoint->config(), golden("ckpt/tokenizer.json"), folder.path()}, parameters_of(*checkpoint));
+  export_model({checkpoint->config(), tokenizer_of(golden("ckpt")), folder.path()}, parameters_of(*checkpoint));
   const auto exported = Checkpoint::open(folder.path());
   constexpr size_t kBlockBytes = 16;
   size_t compared = 0;
@@ -105,10 +112,9 @@ TEST(Export, AnExportedModelIsExportedToTheSameBytes) {
   const auto checkpoint = Checkpoint::open(golden("ckpt"));
   const TempFolder first;
   const TempFolder second;
-  export_model({checkpoint->config(), golden("ckpt/tokenizer.json"), first.path(), 500'000},
-               parameters_of(*checkpoint));
+  export_model({checkpoint->config(), tokenizer_of(golden("ckpt")), first.path(), 500'000}, parameters_of(*checkpoint));
   const auto exported = Checkpoint::open(first.path());
-  export_model({exported->config(), first.path() / "tokenizer.json", second.path(), 500'000}, parameters_of(*exported));
+  export_model({exported->config(), tokenizer_of(first.path()), second.path(), 500'000}, parameters_of(*exported));
   size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(first.path())) {
     constexpr uint64_t kMost = uint64_t{1} << 28U;
@@ -122,7 +128,7 @@ TEST(Export, ShardsStayWithinTheirLimit) {
   const auto checkpoint = Checkpoint::open(golden("ckpt_textonly"));
   const TempFolder folder;
   constexpr uint64_t kLimit = 400'000;
-  export_model({checkpoint->config(), golden("ckpt_textonly/tokenizer.json"), folder.path(), kLimit},
+  export_model({checkpoint->config(), tokenizer_of(golden("ckpt_textonly")), folder.path(), kLimit},
                parameters_of(*checkpoint));
   constexpr uint64_t kHeaderMost = 60'000;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
@@ -132,12 +138,16 @@ TEST(Export, ShardsStayWithinTheirLimit) {
   }
 }
 
-TEST(Export, AMissingTokenizerIsAnErrorThatNamesIt) {
-  const auto checkpoint = Checkpoint::open(golden("ckpt_textonly"));
+TEST(Export, AFolderThatCannotBeMadeIsNamed) {
   const TempFolder folder;
-  EXPECT_THROW(
-      export_model({checkpoint->config(), folder.path() / "none.json", folder.path()}, parameters_of(*checkpoint)),
-      std::exception);
+  write_file_atomically(folder / "file", "");
+  try {
+    make_folder(folder / "file/model");
+    FAIL() << "a folder was made in a file";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_THAT(error.what(), testing::HasSubstr("file/model: cannot make the folder"));
+  }
 }
 
 }  // namespace

@@ -21,9 +21,10 @@ constexpr double kBottom = 48;
 constexpr size_t kPointsMax = 680;  ///< one for each unit of the drawing's width, about
 constexpr int kTicks = 5;
 // Told apart by those who do not see all colours: seven of Okabe and Ito (their yellow is too faint on white), then
-// darker ones of Tol. The pocket model's recipe has nine stages; from the eleventh curve on colours come again.
-constexpr std::array<std::string_view, 10> kCurveColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
-                                                            "#56b4e9", "#000000", "#882255", "#999933", "#332288"};
+// darker ones of Tol, and grey. As many as the pocket model's recipe has stages; behind these, colours come again.
+constexpr std::array<std::string_view, 12> kCurveColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                            "#e69f00", "#56b4e9", "#000000", "#882255",
+                                                            "#999933", "#332288", "#117733", "#7f7f7f"};
 
 struct AxisRange {
   double low = 0;
@@ -145,8 +146,12 @@ AxisRange range_of(std::span<const std::vector<LossCurve::Point>> curves, double
     }
   }
   if (range.low > range.high) return {};
-  if (range.low == range.high) return {range.low - 0.5, range.high + 0.5};
-  return range;
+  // Where all values are the same but for their last digits, a step between ticks would be lost in them.
+  const double size = std::max(std::abs(range.low), std::abs(range.high));
+  constexpr double kRangeMin = 1e-9;
+  if (range.high - range.low > kRangeMin * size) return range;
+  const double half = std::max(0.5, 1e-6 * size);
+  return {range.low - half, range.high + half};
 }
 
 }  // namespace

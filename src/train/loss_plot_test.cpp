@@ -36,14 +36,23 @@ TEST(LossPlot, LeavesOutWhatIsNotFiniteAndTakesNoPointsAtAll) {
   EXPECT_THAT(loss_plot_svg({}, "nothing"), HasSubstr("</svg>"));
 }
 
-TEST(LossPlot, NineCurvesHaveNineColours) {
-  const std::vector<LossCurve> curves(9, {"run", {{0, 1}, {1, 0}}});
+TEST(LossPlot, TwelveCurvesHaveTwelveColours) {
+  const std::vector<LossCurve> curves(12, {"run", {{0, 1}, {1, 0}}});
   const std::string svg = loss_plot_svg(curves, "loss");
   std::set<std::string> colours;
   const std::string mark = "stroke-width=\"1.5\" stroke=\"";
   for (size_t at = svg.find(mark); at != std::string::npos; at = svg.find(mark, at + 1))
     colours.insert(svg.substr(at + mark.size(), 7));
-  EXPECT_EQ(colours.size(), 9U);
+  EXPECT_EQ(colours.size(), 12U);
+}
+
+TEST(LossPlot, LossesThatDifferInTheirLastDigitsHaveAnAxisOfTheirOwn) {
+  for (const double loss : {0.0, 4.0, -1e300, 1e300}) {
+    const double next = std::nextafter(loss, INFINITY);
+    const std::string svg = loss_plot_svg(std::vector<LossCurve>{{"run", {{0, loss}, {1, next}, {2, loss}}}}, "loss");
+    EXPECT_LT(svg.size(), 10'000U) << loss;
+    EXPECT_THAT(svg, Not(HasSubstr("nan"))) << loss;
+  }
 }
 
 TEST(LossPlot, LongCurvesAreAveragedOverEqualRuns) {

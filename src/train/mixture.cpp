@@ -32,6 +32,10 @@ std::vector<PartSource> texts_of(const RecipePart& part, const std::string& plac
   std::vector<PartSource> sources;
   if (part.texts != "all") {
     const CorpusSource* source = corpus->find(part.texts);
+    if (source != nullptr && train_bytes(*source) == 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: the corpus' source \"{}\" has no text to train on", place, part.texts));
+    }
     if (source != nullptr) return {{source, 1}};
     std::vector<std::string_view> names;
     names.reserve(corpus->sources().size());
@@ -43,6 +47,8 @@ std::vector<PartSource> texts_of(const RecipePart& part, const std::string& plac
   uint64_t total = 0;
   for (const CorpusSource& source : corpus->sources())
     total += train_bytes(source);
+  if (total == 0)
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: the corpus has no text to train on", place));
   sources.reserve(corpus->sources().size());
   for (const CorpusSource& source : corpus->sources()) {
     const uint64_t bytes = train_bytes(source);

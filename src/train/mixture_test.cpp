@@ -85,6 +85,23 @@ TEST_F(MixtureTest, ASourceThatIsNotThereIsNamed) {
   EXPECT_THROW(Mixture(recipe(), 0, tokenizer_, nullptr, pool_), Error);
 }
 
+TEST_F(MixtureTest, ACorpusWithoutTextIsSaidBeforeTheRun) {
+  small_.train = {{"empty", ""}};
+  stage_.mixture = {{.texts = "small", .task = "", .length_max = 512}};
+  const auto refusal = [&]() -> std::string {
+    try {
+      check_mixture(recipe(), 1, tokenizer_, &corpus());
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  EXPECT_THAT(refusal(), HasSubstr("stage second, mixture[0]: the corpus' source \"small\" has no text to train on"));
+  large_.train.clear();
+  stage_.mixture[0].texts = "all";
+  EXPECT_THAT(refusal(), HasSubstr("stage second, mixture[0]: the corpus has no text to train on"));
+}
+
 /// Its dialogues have no length that a recipe could ask for.
 TEST_F(MixtureTest, ADialogueLongerThanABatchIsNamedWithItsTask) {
   stage_.batch_rows = 80;

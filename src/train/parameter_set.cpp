@@ -75,17 +75,38 @@ bool decays(std::string_view name, UpdateRule rule) {
   return rule == UpdateRule::kAdam && name.ends_with("norm.weight");
 }
 
+/// In values; nothing for a scale, which follows from the values.
+std::vector<int64_t> value_shape(const ExpectedTensor& tensor) {
+  if (tensor.dtype == Dtype::kF8E8m0) return {};
+  std::vector<int64_t> shape = tensor.shape;
+  if (format_of(tensor) == WeightFormat::kFp4Block32) shape.back() *= 2;
+  return shape;
+}
+
+uint64_t product(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), uint64_t{1},
+                         [](uint64_t product, int64_t n) { return product * static_cast<uint64_t>(n); });
+}
+
 }  // namespace
+
+uint64_t parameter_count(const ModelConfig& config) {
+  uint64_t count = 0;
+  for (const ExpectedTensor& tensor : expected_tensors(config)) {
+    const std::vector<int64_t> shape = value_shape(tensor);
+    if (!shape.empty()) count += product(shape);
+  }
+  return count;
+}
 
 template <typename Real>
 ParameterSet<Real>::ParameterSet(const ModelConfig& config) {
   for (const ExpectedTensor& tensor : expected_tensors(config)) {
-    if (tensor.dtype == Dtype::kF8E8m0) continue;  // scales follow from the values
     Parameter<Real> parameter;
     parameter.name = tensor.name;
+    parameter.shape = value_shape(tensor);
+    if (parameter.shape.empty()) continue;
     parameter.format = format_of(tensor);
-    parameter.shape = tensor.shape;
-    if (parameter.format == WeightFormat::kFp4Block32) parameter.shape.back() *= 2;
     parameter.rule = rule_of(tensor.name, parameter.shape);
     parameter.decays = decays(tensor.name, parameter.rule);
     if (parameter.rule == UpdateRule::kMuonHeads) {
@@ -94,8 +115,7 @@ ParameterSet<Real>::ParameterSet(const ModelConfig& config) {
     }
     if (tensor.name.ends_with("engram.embed.weight")) parameter.rate = 5;
     const auto cols = static_cast<size_t>(parameter.shape.back());
-    const size_t count = std::accumulate(parameter.shape.begin(), parameter.shape.end(), size_t{1},
-                                         [](size_t product, int64_t n) { return product * static_cast<size_t>(n); });
+    const size_t count = product(parameter.shape);
     parameter.data_ = Buffer<Real>(count);
     parameter.grad_ = Buffer<Real>(count);
     parameter.value = {{parameter.data_.data(), count / cols, cols}, {parameter.grad_.data(), count / cols, cols}};

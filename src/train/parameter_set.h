@@ -31,6 +31,9 @@ enum class UpdateRule : uint8_t {
   kBalance,    ///< by the load of experts, not by a gradient: selection biases
 };
 
+/// How many values a model of the config has to train. Takes no memory for them.
+[[nodiscard]] uint64_t parameter_count(const ModelConfig& config);
+
 /// One tensor that is trained, under its released name. Its master copy is binary32 (double when derivatives are
 /// checked); `format` is what the released file holds, and what QAT rounds it to.
 template <typename Real>

@@ -25,6 +25,10 @@ TEST(ParameterSet, HoldsEachReleasedTensorOnceAndScalesOfNone) {
   EXPECT_EQ(set.all().size(), weights);
 }
 
+TEST(ParameterSet, IsCountedBeforeItIsMade) {
+  EXPECT_EQ(parameter_count(golden()->config()), ParameterSet<float>(golden()->config()).count());
+}
+
 TEST(ParameterSet, ReadsTheGoldenCheckpointExactly) {
   const auto checkpoint = golden();
   ParameterSet<float> set(checkpoint->config());

@@ -170,9 +170,15 @@ RecipePart read_part(const Field& field, size_t batch_rows) {
     if (part.task != "help") share->refuse("left out: it is for the task help alone");
     part.word_dropout = share->number(0, kDropoutMax);
   }
-  part.length_max = batch_rows;
+  part.length_max = texts ? batch_rows : std::min(batch_rows, kTaskLengthMax);
   part.length_min = texts ? batch_rows : std::min(batch_rows, TaskOptions{}.length_min);
-  if (const std::optional<Field> length = field.find("length")) read_length(*length, batch_rows, part);
+  if (const std::optional<Field> length = field.find("length")) {
+    if (task && !takes_length(part.task))
+      length->refuse(
+          "left out: it is for texts, recall, needle and copy; other tasks' dialogues are as long as they are");
+    if (texts && length->value.is_array()) length->refuse("a number of tokens: documents have no least");
+    read_length(*length, batch_rows, part);
+  }
   return part;
 }
 

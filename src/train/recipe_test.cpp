@@ -131,6 +131,10 @@ TEST(Recipe, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(refusal(with("\"task\": \"help\"", "\"task\": \"help\", \"word_dropout\": 1")),
               HasSubstr("word_dropout is 1; it must be a number from 0 to 0.9"));
   EXPECT_THAT(refusal(with("[128, 512]", "[128, 513]")), HasSubstr("stages[0].mixture[1].length[1] is 513"));
+  EXPECT_THAT(refusal(with("\"task\": \"help\"", "\"task\": \"help\", \"length\": 256")),
+              HasSubstr("stages[1].mixture[0].length is 256; it must be left out: it is for texts, recall, needle"));
+  EXPECT_THAT(refusal(with("\"length\": 256", "\"length\": [128, 256]")),
+              HasSubstr("stages[1].mixture[1].length is [128, 256]; it must be a number of tokens"));
   EXPECT_THAT(refusal(with("[128, 512]", "[128]")), HasSubstr("the least and the most"));
   EXPECT_THAT(refusal(with("\"step_rows\": 1024", "\"step_rows\": 1000")), HasSubstr("a multiple of batch_rows, 512"));
   EXPECT_THAT(refusal(with("\"flat\": 0.5", "\"flat\": 0.05")), HasSubstr("stages[0].rate.flat is 0.05"));

@@ -62,13 +62,6 @@ void read_buffer(const std::filesystem::path& path, const SafetensorsFile& file,
 
 }  // namespace
 
-uint64_t RunState::counter(const std::string& name) const {
-  const auto found = std::ranges::find(counters, name, &std::pair<std::string, uint64_t>::first);
-  if (found == counters.end())
-    throw Error(ErrorCode::kCorrupt, fmt::format("the state of the training run has no counter \"{}\"", name));
-  return found->second;
-}
-
 void save_run_state(const std::filesystem::path& file, const RunState& state, std::span<const NamedBuffer> buffers) {
   std::vector<std::pair<std::string, std::string>> metadata = {
       {std::string(kVersionKey), std::string(kVersion)}, {"recipe", state.recipe},

@@ -24,9 +24,6 @@ struct RunState {
   double seconds = 0;   ///< spent on steps in all stages, for the time that is left
   /// Small numbers of others (the place in the data), by name.
   std::vector<std::pair<std::string, uint64_t>> counters;
-
-  /// The counter of that name. Throws Error(kCorrupt) where there is none.
-  [[nodiscard]] uint64_t counter(const std::string& name) const;
 };
 
 /// Writes both into one file, which is replaced atomically: after kill -9 there is the state before or the state after.

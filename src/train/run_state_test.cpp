@@ -13,6 +13,8 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
+using testing::UnorderedElementsAre;
 
 struct SmallRun {
   std::vector<float> weights{1.5F, -2, 3};
@@ -46,8 +48,7 @@ TEST(RunState, ComesBackAsItWas) {
   EXPECT_EQ(state.step, 20U);
   EXPECT_EQ(state.tokens, 4096U);
   EXPECT_EQ(state.seconds, 12.125);
-  EXPECT_EQ(state.counter("shard"), 7U);
-  EXPECT_EQ(state.counter("document"), 18'446'744'073'709'551'615U);
+  EXPECT_THAT(state.counters, UnorderedElementsAre(Pair("shard", 7U), Pair("document", 18'446'744'073'709'551'615U)));
 }
 
 TEST(RunState, AnotherRecipeDoesNotGoOnWithIt) {

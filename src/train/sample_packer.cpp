@@ -71,19 +71,35 @@ void SamplePacker::seek(const Position& position) {
                 fmt::format("the position is one of {} sources, and the mixture has {}; begin this stage anew",
                             position.parts.size(), parts_.size()));
   }
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const auto tokens = static_cast<double>(position.parts[p].tokens);
+    const double low = quota(p, position.window);
+    constexpr double kTokensMax = 0x1p62;  // far below where a count of tokens would begin again
+    if (tokens >= low && tokens < low + static_cast<double>(options_.rows) && tokens < kTokensMax) continue;
+    throw Error(
+        ErrorCode::kCorrupt,
+        fmt::format("the state of the run has {} tokens of {} before window {}, and a run comes there behind {} "
+                    "to {}; begin it anew",
+                    position.parts[p].tokens, parts_[p].source->name(), position.window, low,
+                    low + static_cast<double>(options_.rows)));
+  }
   position_ = position;
   has_window_ = false;
+}
+
+double SamplePacker::quota(size_t part, uint64_t windows) const {
+  const double window_tokens = static_cast<double>(options_.rows * options_.window_batches);
+  return parts_[part].weight / weight_sum_ * window_tokens * static_cast<double>(windows);
 }
 
 std::vector<Sample> SamplePacker::take_samples() {
   std::vector<Sample> samples;
   next_parts_ = position_.parts;
-  const double window_tokens = static_cast<double>(options_.rows * options_.window_batches);
   for (size_t p = 0; p < parts_.size(); ++p) {
     const MixturePart& part = parts_[p];
     PartPosition& at = next_parts_[p];
-    const double quota = part.weight / weight_sum_ * window_tokens * static_cast<double>(position_.window + 1);
-    while (static_cast<double>(at.tokens) < quota) {
+    const double end = quota(p, position_.window + 1);
+    while (static_cast<double>(at.tokens) < end) {
       Sample sample = part.source->make(at.place++);
       if (sample.ids.size() > options_.rows) {
         throw Error(

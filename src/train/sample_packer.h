@@ -51,7 +51,8 @@ class SamplePacker {
   [[nodiscard]] TokenBatch next();
 
   [[nodiscard]] const Position& position() const { return position_; }
-  /// Goes on from there. Throws Error(kInvalidArgument) when it is of another mixture.
+  /// Goes on from there. Throws Error: kInvalidArgument when it is of another number of sources, kCorrupt when no
+  /// packer of this mixture comes there.
   void seek(const Position& position);
 
   /// Rows without a token among those that the batches of the current window could have had; 0 before the first.
@@ -60,6 +61,8 @@ class SamplePacker {
  private:
   void fill_window();
   [[nodiscard]] std::vector<Sample> take_samples();
+  /// Tokens of a part that are taken by the end of so many windows, and less than `rows` more.
+  [[nodiscard]] double quota(size_t part, uint64_t windows) const;
 
   std::vector<MixturePart> parts_;
   SamplePackerOptions options_;

@@ -195,6 +195,29 @@ TEST(SamplePacker, BadMixturesAndPositionsAreRefused) {
   EXPECT_THROW(packer.seek({}), Error);
 }
 
+/// What a file says cannot send a packer through windows without end.
+TEST(SamplePacker, APositionThatNoRunComesToIsRefused) {
+  const MarkedSource source(1, 2, 10);
+  const SamplePackerOptions options{.rows = 256, .seed = 3, .window_batches = 8};
+  SamplePacker packer({{&source, 1}}, options);
+  for (const SamplePacker::Position& position :
+       {SamplePacker::Position{.window = 0, .batch = 0, .parts = {{0, uint64_t{1} << 63}}},
+        SamplePacker::Position{.window = uint64_t{1} << 60, .batch = 0, .parts = {{0, 0}}},
+        SamplePacker::Position{.window = uint64_t{1} << 53, .batch = 0, .parts = {{0, ~uint64_t{0}}}},
+        SamplePacker::Position{.window = 1, .batch = 0, .parts = {{300, 2047}}},
+        SamplePacker::Position{.window = 1, .batch = 0, .parts = {{300, 2304}}}}) {
+    try {
+      packer.seek(position);
+      ADD_FAILURE() << position.window << ", " << position.parts[0].tokens;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+      EXPECT_THAT(error.what(), HasSubstr("tokens of marked1 before window"));
+    }
+  }
+  packer.seek({.window = 1, .batch = 0, .parts = {{300, 2048}}});
+  packer.seek({.window = 1, .batch = 0, .parts = {{300, 2303}}});
+}
+
 TEST(ShuffledIndex, TakesEveryPlaceOnce) {
   for (const uint64_t count : {1U, 2U, 3U, 7U, 64U, 100U, 1000U}) {
     std::set<uint64_t> places;

@@ -14,17 +14,15 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kNames = {"recall", "needle", "copy",    "arithmetic",
                                                     "tools",  "help",   "pictures"};
-/// Below, not even one pair and one question fit.
-constexpr size_t kLengthMin = 64;
-/// Twice what the longest test asks for.
-constexpr size_t kLengthMax = size_t{1} << 17;
 constexpr int kEffortMax = 100;
 
 void check_options(std::string_view name, const TaskOptions& options) {
-  if (options.length_min < kLengthMin || options.length_max < options.length_min || options.length_max > kLengthMax) {
+  const bool are_lengths = options.length_min >= kTaskLengthMin && options.length_max >= options.length_min &&
+                           options.length_max <= kTaskLengthMax;
+  if (takes_length(name) && !are_lengths) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("task {}: lengths {} to {}; they must be {} to {} and in order", name, options.length_min,
-                            options.length_max, kLengthMin, kLengthMax));
+                            options.length_max, kTaskLengthMin, kTaskLengthMax));
   }
   if (options.words != 0 && (options.words < kTaskWordsMin || options.words > task_words().size())) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("task {}: {} words; they must be {} to {}, or 0 for all", name,

@@ -30,6 +30,11 @@ class Task {
   [[nodiscard]] virtual Dialogue make(const TaskItem& item) const = 0;
 };
 
+/// Tokens of an item. With fewer, not even one pair and one question fit; the most is twice what the longest test asks
+/// for.
+inline constexpr size_t kTaskLengthMin = 64;
+inline constexpr size_t kTaskLengthMax = size_t{1} << 17;
+
 struct TaskOptions {
   /// Tokens of a whole item, for the tasks that have a length: each item's is drawn between these, all scales equally
   /// often.

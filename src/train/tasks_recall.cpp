@@ -257,9 +257,10 @@ class CopyTask final : public Task {
     const size_t tokens = draw_length(options_, random);
     const size_t room = (std::max(tokens, 2 * kFrameTokens) - kFrameTokens) / 2;  // it is there twice
     std::string passage;
-    for (int tries = 0; tries < kPassageTriesMax && passage.find_first_not_of(" \n") == std::string::npos; ++tries)
+    const auto is_blank = [&] { return passage.find_first_not_of(" \n") == std::string::npos; };
+    for (int tries = 0; tries < kPassageTriesMax && is_blank(); ++tries)
       passage = passages_.draw(item.split, room, random);
-    if (passage.empty()) {
+    if (is_blank()) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("the corpus has no lines of at most {} tokens to copy", room));
     }

@@ -17,7 +17,7 @@ struct TrainingStep {
   std::string stage_name;
   uint64_t step = 0;    ///< of the stage, from 1: how many are done
   uint64_t tokens = 0;  ///< rows trained on since the run began
-  double loss = 0;      ///< of what is learnt from, nats a token; of a draft head, its own loss
+  double loss = 0;      ///< of what is learnt from, by its weights, nats a token; of a draft head, its own
   double balance_loss = 0;
   double index_loss = 0;  ///< mean divergence of the indexers
   double rate = 0;        ///< learning rate

@@ -33,8 +33,8 @@ namespace {
 
 /// Weight of the balance loss. (published, docs/training.md)
 constexpr double kBalanceWeight = 1e-4;
-/// Weight of the indexers' loss. They get no other gradient and give none to the rest, and their updates do not depend
-/// on its size.
+/// Weight of the indexers' loss. They get no other gradient and give none to the rest; their updates do not depend on
+/// its size where gradients are not clipped by the norm of all.
 constexpr double kIndexWeight = 1;
 
 using Clock = std::chrono::steady_clock;
@@ -79,12 +79,22 @@ std::vector<int32_t> engram_map(const TrainingInputs& inputs) {
 
 void check_vocabulary(const TrainingInputs& inputs) {
   const auto tokens = static_cast<int64_t>(inputs.tokenizer.vocabulary_size());
-  if (tokens == inputs.config.vocab_size) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("the tokenizer has {} tokens and the config's vocab_size is {}: set vocab_size to {}, or train "
-                  "a tokenizer of that size",
-                  tokens, inputs.config.vocab_size, tokens));
+  if (tokens != inputs.config.vocab_size) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the tokenizer has {} tokens and the config's vocab_size is {}: set vocab_size to {}, or train "
+                    "a tokenizer of that size",
+                    tokens, inputs.config.vocab_size, tokens));
+  }
+}
+
+/// Dialogues are made of control tokens.
+void check_control_tokens(const TrainingInputs& inputs) {
+  const auto has_task = [](const RecipeStage& stage) {
+    return std::ranges::any_of(stage.mixture, [](const RecipePart& part) { return !part.task.empty(); });
+  };
+  if (std::ranges::any_of(inputs.recipe.stages, has_task))
+    (void)require_control_tokens(inputs.tokenizer, inputs.tokenizer.vocabulary_size());
 }
 
 void add_loads(BiasLoads& sum, const BiasLoads& loads) {
@@ -147,6 +157,8 @@ struct TrainingRun::Impl {
 
   void save();
   void end_stage();
+  /// Writes the model of a run that is done, whose folder has lost it.
+  void export_finished();
   [[noreturn]] void refuse_state(std::string_view what) const;
 
   const TrainingInputs inputs;
@@ -177,7 +189,8 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
   check_vocabulary(inputs);
   if (inputs.config.dspark) draft.emplace(bind_draft(parameters, inputs.config));
   check_stages();
-  std::filesystem::create_directories(options.folder);
+  check_control_tokens(inputs);
+  make_folder(options.folder);
   lock.emplace(options.folder, FolderPurpose{"this training run", "train into another folder (--out)"});
   remove_unfinished_files(options.folder);
   remove_unfinished_files(options.folder / "model");
@@ -185,8 +198,13 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
   const bool goes_on = std::filesystem::exists(file("state.safetensors"));
   if (goes_on) state = load_run_state(file("state.safetensors"), inputs.digest);
   log = std::make_unique<TrainingLog>(file("log.jsonl"), state.stage, state.step);
-  if (state.stage == inputs.recipe.stages.size()) return;
   if (state.stage > inputs.recipe.stages.size()) refuse_state("more stages than the recipe");
+  for (uint64_t s = 0; s < state.stage; ++s)
+    steps_before += static_cast<uint64_t>(inputs.recipe.stages[s].steps());
+  if (state.stage == inputs.recipe.stages.size()) {
+    if (!std::filesystem::exists(file("model") / "model.safetensors.index.json")) export_finished();
+    return;
+  }
   begin_stage();
   if (goes_on) {
     if (state.step > static_cast<uint64_t>(stage().steps())) refuse_state("more steps than its stage");
@@ -194,8 +212,6 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
     optimizer->set_steps(static_cast<int64_t>(state.step));
     mixture->packer().seek(counters_position(state.counters));
     passes = state.step * (stage().step_rows / stage().batch_rows);
-    for (uint64_t s = 0; s < state.stage; ++s)
-      steps_before += static_cast<uint64_t>(inputs.recipe.stages[s].steps());
     steps_before += state.step;
   } else {
     initialise(parameters, inputs.config, inputs.recipe.seed);
@@ -392,8 +408,17 @@ void TrainingRun::Impl::save() {
   save_run_state(file("state.safetensors"), state, buffers());
 }
 
+/// What a finished run left holds the parameters beside what the optimiser of its last stage remembered.
+void TrainingRun::Impl::export_finished() {
+  --state.stage;
+  begin_stage();
+  load_run_buffers(file("state.safetensors"), buffers());
+  ++state.stage;
+  export_model({inputs.config, inputs.tokenizer_json, file("model")}, parameters);
+}
+
 void TrainingRun::Impl::end_stage() {
-  export_model({inputs.config, inputs.tokenizer_file, file("model")}, parameters);
+  export_model({inputs.config, inputs.tokenizer_json, file("model")}, parameters);
   write_file_atomically(file("loss.svg"), loss_plot_svg(loss_curves(log->steps()), inputs.recipe.name));
   ++state.stage;
   state.step = 0;

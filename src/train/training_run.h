@@ -24,8 +24,8 @@ struct TrainingInputs {
   const Recipe& recipe;
   const ModelConfig& config;
   const Tokenizer& tokenizer;
-  std::filesystem::path tokenizer_file;  ///< goes into the exported model
-  const Corpus* corpus = nullptr;        ///< null where the recipe needs no texts
+  std::string tokenizer_json;      ///< what that was read from; goes into the exported model
+  const Corpus* corpus = nullptr;  ///< null where the recipe needs no texts
   /// Of all of these: a run goes on only with what it began with.
   std::string digest;
 };

@@ -60,7 +60,7 @@ std::chrono::steady_clock::time_point no_time() {
 class TrainingRunTest : public testing::Test {
  protected:
   [[nodiscard]] TrainingInputs inputs() const {
-    return {recipe_, config_, tokenizer_, std::filesystem::path(kGoldenModel) / "tokenizer.json", &corpus_, "digest"};
+    return {recipe_, config_, tokenizer_, bytes_of(std::string(kGoldenModel) + "/tokenizer.json"), &corpus_, "digest"};
   }
   [[nodiscard]] static TrainingRunOptions options(const std::filesystem::path& folder) {
     return {.folder = folder,
@@ -102,6 +102,20 @@ TEST_F(SlowTrainingRunTest, StoppedAndStartedAgainItEndsWithTheSameBits) {
   EXPECT_TRUE(run(parts.path(), 1));
   for (const char* file : {"state.safetensors", "log.jsonl", "model/model.safetensors.index.json", "loss.svg"})
     EXPECT_EQ(bytes_of(whole / file), bytes_of(parts / file)) << file;
+}
+
+TEST_F(SlowTrainingRunTest, AModelThatWasRemovedBehindTheEndIsWrittenAgain) {
+  recipe_.stages.resize(1);
+  recipe_.stages[0].tokens = 512;
+  const TempFolder folder;
+  EXPECT_TRUE(run(folder.path(), 2));
+  const char* shard = "model/model-00001-of-00001.safetensors";
+  const std::string before = bytes_of(folder / shard);
+  std::filesystem::remove_all(folder / "model");
+  losses_.clear();
+  EXPECT_TRUE(run(folder.path(), 2));
+  EXPECT_TRUE(losses_.empty());
+  EXPECT_EQ(bytes_of(folder / shard), before);
 }
 
 /// What kill -9 leaves: an older state, and a log that is further.
@@ -176,6 +190,20 @@ TEST_F(TrainingRunTest, WhatALaterStageCannotHaveIsRefusedAtOnce) {
   EXPECT_THAT(refusal(), HasSubstr("recipe tiny, stage drafts, mixture[0] has samples of up to 2048 tokens"));
   recipe_.stages[1].mixture = {{.texts = "", .task = "recall", .length_min = 64, .length_max = 1025}};
   EXPECT_THAT(refusal(), HasSubstr("max_position_embeddings is 1024: give it a length of 1024 at most"));
+  EXPECT_TRUE(losses_.empty());
+}
+
+/// The golden model's has but the two that ids need.
+TEST_F(TrainingRunTest, ATokenizerWithoutTheChatFormatIsRefusedWhereARecipeHasDialogues) {
+  recipe_.stages[1].mixture = {{.texts = "", .task = "help", .length_min = 64, .length_max = 256}};
+  const TempFolder folder;
+  try {
+    (void)run(folder.path(), 1, 1);
+    FAIL() << "dialogues were begun without control tokens";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), HasSubstr("｜DSML｜"));
+  }
   EXPECT_TRUE(losses_.empty());
 }
 
