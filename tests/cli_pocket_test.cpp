@@ -31,7 +31,7 @@ TEST(CliPocket, KnowsTheOptionsOfTidepool) {
   EXPECT_THAT(answer("Who are you?"), HasSubstr("very small language model"));
 }
 
-/// Pairs that were held out, 50 of them in 256 tokens and 96 in 4,096: by chance one answer in fifty is right, or fewer.
+/// Pairs that were held out, 50 of them in 256 tokens and 96 in 4,096: by chance one answer in fifty is right at most.
 TEST(CliPocket, LooksUpWhatItsContextSays) {
   const ProgramResult result =
       run_tidepool({"eval", pocket(), "--task", "recall_256", "recall_4k", "--items", "20", "--json"});

@@ -185,7 +185,7 @@ class Lab:
         self.seeds = options.seeds[:1] if options.dry_run else options.seeds
         self.used = set()
         self.work.mkdir(parents=True, exist_ok=True)
-        self.corpus = [] if options.dry_run else ["--corpus", self.make_corpus(pathlib.Path(options.corpus).resolve())]
+        self.corpus = [] if options.dry_run or not options.corpus else ["--corpus", self.make_corpus(pathlib.Path(options.corpus).resolve())]
 
     def make_corpus(self, corpus):
         """A folder with the sources that are used; the others need not be read each time."""
@@ -445,7 +445,8 @@ def main():
     options = parser.parse_args()
     if not options.vocabulary and (not options.tables or not set(options.tables) <= {"all", *TABLES}):
         parser.error(f"tables are: all, {', '.join(TABLES)}")
-    if options.dry_run:
+    needs_no_runs = not options.vocabulary and set(options.tables) == {"costs"}
+    if options.dry_run or needs_no_runs:
         with tempfile.TemporaryDirectory() as options.work:
             return run(options)
     if not options.corpus or not options.work:

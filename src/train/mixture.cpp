@@ -85,6 +85,20 @@ std::unique_ptr<Task> make_part_task(const RecipePart& part, const std::string& 
   }
 }
 
+/// A tokenizer may lack control tokens that only some dialogues have, so several are made.
+void check_task(const RecipePart& part, const std::string& place, const SampleEncoding& encoding,
+                const Corpus* corpus) {
+  constexpr uint64_t kItems = 8;
+  const auto source = make_task_source(fmt::format("{}: task {}", place, part.task),
+                                       make_part_task(part, place, encoding, corpus), Split::kTrain, 1, encoding);
+  try {
+    for (uint64_t item = 0; item < kItems; ++item)
+      (void)source->make(item);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: task {}: {}", place, part.task, error.what()));
+  }
+}
+
 }  // namespace
 
 void check_mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encoding, const Corpus* corpus) {
@@ -94,7 +108,7 @@ void check_mixture(const Recipe& recipe, size_t stage, const SampleEncoding& enc
     if (mixture[p].task.empty()) {
       (void)texts_of(mixture[p], place, corpus);
     } else {
-      (void)make_part_task(mixture[p], place, encoding, corpus);
+      check_task(mixture[p], place, encoding, corpus);
     }
   }
 }

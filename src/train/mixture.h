@@ -30,8 +30,8 @@ class Mixture {
   std::unique_ptr<SamplePacker> packer_;
 };
 
-/// Throws as a Mixture of the stage would, without reading any text: what a later stage lacks is better known before a
-/// run than in its third hour.
+/// Throws as a Mixture of the stage would, without reading any text, or the first dialogues of its tasks: what a later
+/// stage lacks is better known before a run than in its third hour.
 void check_mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encoding, const Corpus* corpus);
 
 /// A position in the data as numbers with names, to be kept with the rest of a run's state.

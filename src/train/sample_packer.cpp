@@ -74,8 +74,8 @@ void SamplePacker::seek(const Position& position) {
   for (size_t p = 0; p < parts_.size(); ++p) {
     const auto tokens = static_cast<double>(position.parts[p].tokens);
     const double low = quota(p, position.window);
-    constexpr double kTokensMax = 0x1p62;  // far below where a count of tokens would begin again
-    if (tokens >= low && tokens < low + static_cast<double>(options_.rows) && tokens < kTokensMax) continue;
+    constexpr double kCountedMax = 0x1p62;  // far below where a count of tokens would begin again
+    if (tokens >= low && tokens < low + static_cast<double>(options_.rows) && tokens < kCountedMax) continue;
     throw Error(
         ErrorCode::kCorrupt,
         fmt::format("the state of the run has {} tokens of {} before window {}, and a run comes there behind {} "

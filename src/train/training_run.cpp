@@ -88,15 +88,6 @@ void check_vocabulary(const TrainingInputs& inputs) {
   }
 }
 
-/// Dialogues are made of control tokens.
-void check_control_tokens(const TrainingInputs& inputs) {
-  const auto has_task = [](const RecipeStage& stage) {
-    return std::ranges::any_of(stage.mixture, [](const RecipePart& part) { return !part.task.empty(); });
-  };
-  if (std::ranges::any_of(inputs.recipe.stages, has_task))
-    (void)require_control_tokens(inputs.tokenizer, inputs.tokenizer.vocabulary_size());
-}
-
 void add_loads(BiasLoads& sum, const BiasLoads& loads) {
   for (const auto& [name, counts] : loads) {
     std::vector<int64_t>& total = sum[name];
@@ -189,7 +180,6 @@ TrainingRun::Impl::Impl(const TrainingInputs& inputs_in, TrainingRunOptions opti
   check_vocabulary(inputs);
   if (inputs.config.dspark) draft.emplace(bind_draft(parameters, inputs.config));
   check_stages();
-  check_control_tokens(inputs);
   make_folder(options.folder);
   lock.emplace(options.folder, FolderPurpose{"this training run", "train into another folder (--out)"});
   remove_unfinished_files(options.folder);

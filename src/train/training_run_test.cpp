@@ -193,16 +193,16 @@ TEST_F(TrainingRunTest, WhatALaterStageCannotHaveIsRefusedAtOnce) {
   EXPECT_TRUE(losses_.empty());
 }
 
-/// The golden model's has but the two that ids need.
-TEST_F(TrainingRunTest, ATokenizerWithoutTheChatFormatIsRefusedWhereARecipeHasDialogues) {
-  recipe_.stages[1].mixture = {{.texts = "", .task = "help", .length_min = 64, .length_max = 256}};
+/// The golden vocabulary has what plain dialogues need, and no system prompt.
+TEST_F(TrainingRunTest, ATokenizerWithoutTheTokensOfALaterTaskIsRefusedAtOnce) {
+  recipe_.stages[1].mixture = {{.texts = "", .task = "tools", .length_min = 64, .length_max = 256}};
   const TempFolder folder;
   try {
     (void)run(folder.path(), 1, 1);
-    FAIL() << "dialogues were begun without control tokens";
+    FAIL() << "a run was begun without control tokens";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.what(), HasSubstr("｜DSML｜"));
+    EXPECT_THAT(error.what(), HasSubstr("stage drafts, mixture[0]: task tools: "));
+    EXPECT_THAT(error.what(), HasSubstr("there is no added token \"<｜System｜>\""));
   }
   EXPECT_TRUE(losses_.empty());
 }
