@@ -185,7 +185,8 @@ class Lab:
         self.seeds = options.seeds[:1] if options.dry_run else options.seeds
         self.used = set()
         self.work.mkdir(parents=True, exist_ok=True)
-        self.corpus = [] if options.dry_run or not options.corpus else ["--corpus", self.make_corpus(pathlib.Path(options.corpus).resolve())]
+        has_texts = options.corpus and not options.dry_run
+        self.corpus = ["--corpus", self.make_corpus(pathlib.Path(options.corpus).resolve())] if has_texts else []
 
     def make_corpus(self, corpus):
         """A folder with the sources that are used; the others need not be read each time."""

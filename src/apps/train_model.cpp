@@ -81,14 +81,14 @@ std::string digest_of(std::string_view recipe, std::string_view config, std::str
 void check_memory(const ModelConfig& config, const std::string& config_file) {
   // Masters, gradients and momenta in binary32; what a batch takes comes on top.
   constexpr double kBytesPerParameter = 12;
-  const double needed = kBytesPerParameter * static_cast<double>(parameter_count(config));
+  const auto parameters = static_cast<double>(parameter_count(config));
+  const double needed = kBytesPerParameter * parameters;
   const auto available = static_cast<double>(look_at_machine(config_file).memory_available);
   if (available == 0 || needed <= available) return;
-  throw Error(
-      ErrorCode::kResourceExhausted,
-      fmt::format("{}: training {:.1f} M parameters takes {:.1f} GB and more for each batch, and {:.1f} GB of "
-                  "memory are available; make the model smaller",
-                  config_file, static_cast<double>(parameter_count(config)) / 1e6, needed / 1e9, available / 1e9));
+  throw Error(ErrorCode::kResourceExhausted,
+              fmt::format("{}: training {:.1f} M parameters takes {:.1f} GB and more for each batch, and {:.1f} GB of "
+                          "memory are available; make the model smaller",
+                          config_file, parameters / 1e6, needed / 1e9, available / 1e9));
 }
 
 std::string time_left(double seconds) {

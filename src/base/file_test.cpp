@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/faulty_file_system.h"
+#include "base/folder_lock.h"
 #include "base/temp_folder.h"
 
 namespace tidepool {
@@ -266,6 +267,18 @@ TEST(MappedFile, AdviceChangesNoBytes) {
                             MappedFile::Access::kWillNeed, MappedFile::Access::kDontNeed}) {
     mapping.advise(access, 12345, 20000);
     EXPECT_EQ(text_of(mapping.bytes()), text);
+  }
+}
+
+TEST(MakeFolder, AFolderThatCannotBeMadeIsNamed) {
+  const TempFolder folder;
+  write_file_atomically(folder / "file", "");
+  try {
+    make_folder(folder / "file/model");
+    FAIL() << "a folder was made in a file";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_THAT(error.what(), testing::HasSubstr("file/model: cannot make the folder"));
   }
 }
 

@@ -80,6 +80,13 @@ std::optional<std::string> folder_owner(const std::filesystem::path& folder) {
   return owner;
 }
 
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    throw Error(ErrorCode::kIo, fmt::format("{}: cannot make the folder: {}", folder.string(), error.message()));
+}
+
 void make_private_folder(const std::filesystem::path& folder) {
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) return;

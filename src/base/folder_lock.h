@@ -30,6 +30,9 @@ class FolderLock {
 /// "process 123" when a process owns the folder.
 [[nodiscard]] std::optional<std::string> folder_owner(const std::filesystem::path& folder);
 
+/// Makes the folder and those above it that are not there. Throws Error(kIo) naming it.
+void make_folder(const std::filesystem::path& folder);
+
 /// Makes the folder and those above it that are not there, itself open to its owner only (0700). Throws Error(kIo).
 void make_private_folder(const std::filesystem::path& folder);
 

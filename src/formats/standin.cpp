@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "formats/checkpoint.h"
 #include "formats/model_index.h"
 #include "formats/safetensors.h"
@@ -85,10 +86,7 @@ uint64_t write_shard(const std::filesystem::path& path, std::vector<ExpectedTens
 
 void write_standin(const std::filesystem::path& config_file, const std::filesystem::path& folder) {
   const ModelConfig config = load_config(config_file);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error)
-    throw Error(ErrorCode::kIo, fmt::format("{}: cannot make the folder: {}", folder.string(), error.message()));
+  make_folder(folder);
   Shards shards = group(expected_tensors(config), config);
   uint64_t total = 0;
   std::vector<std::pair<std::string, size_t>> places;  // tensor -> shard

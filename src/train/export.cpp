@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "formats/checkpoint.h"
 #include "formats/config_writer.h"
 #include "formats/model_index.h"
@@ -81,13 +82,6 @@ void write_shard(const std::filesystem::path& path, const std::vector<ExportedTe
 
 }  // namespace
 
-void make_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error)
-    throw Error(ErrorCode::kIo, fmt::format("{}: cannot make the folder: {}", folder.string(), error.message()));
-}
-
 void export_model(const ModelExport& target, const ParameterSet<float>& parameters) {
   make_folder(target.folder);
   const std::vector<ExpectedTensor> expected = expected_tensors(target.config);
@@ -103,10 +97,11 @@ void export_model(const ModelExport& target, const ParameterSet<float>& paramete
       total += tensor.bytes;
     }
   }
-  write_file_atomically(target.folder / "model.safetensors.index.json",
-                        make_model_index(std::move(places), shards.size(), total));
   write_file_atomically(target.folder / "config.json", write_config(target.config));
   write_file_atomically(target.folder / "tokenizer.json", target.tokenizer_json);
+  // Last: a new folder that has an index has the rest.
+  write_file_atomically(target.folder / "model.safetensors.index.json",
+                        make_model_index(std::move(places), shards.size(), total));
 }
 
 }  // namespace tidepool

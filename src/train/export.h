@@ -21,7 +21,4 @@ struct ModelExport {
 /// Checkpoint::open reads. Values are rounded to their released formats. Throws Error(kIo).
 void export_model(const ModelExport& target, const ParameterSet<float>& parameters);
 
-/// Makes the folder, and those it lies in, where they are not there. Throws Error(kIo) naming it.
-void make_folder(const std::filesystem::path& folder);
-
 }  // namespace tidepool

@@ -1,13 +1,11 @@
 #include "train/export.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/temp_folder.h"
 #include "formats/checkpoint.h"
@@ -135,18 +133,6 @@ TEST(Export, ShardsStayWithinTheirLimit) {
     if (entry.path().extension() == ".safetensors") {
       EXPECT_LE(std::filesystem::file_size(entry.path()), kLimit + kHeaderMost);
     }
-  }
-}
-
-TEST(Export, AFolderThatCannotBeMadeIsNamed) {
-  const TempFolder folder;
-  write_file_atomically(folder / "file", "");
-  try {
-    make_folder(folder / "file/model");
-    FAIL() << "a folder was made in a file";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kIo);
-    EXPECT_THAT(error.what(), testing::HasSubstr("file/model: cannot make the folder"));
   }
 }
 

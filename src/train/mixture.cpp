@@ -85,17 +85,22 @@ std::unique_ptr<Task> make_part_task(const RecipePart& part, const std::string& 
   }
 }
 
+std::unique_ptr<SampleSource> make_part_source(const RecipePart& part, const std::string& place, uint64_t seed,
+                                               const SampleEncoding& encoding, const Corpus* corpus) {
+  return make_task_source(fmt::format("{}: task {}", place, part.task), make_part_task(part, place, encoding, corpus),
+                          Split::kTrain, seed, encoding);
+}
+
 /// A tokenizer may lack control tokens that only some dialogues have, so several are made.
 void check_task(const RecipePart& part, const std::string& place, const SampleEncoding& encoding,
                 const Corpus* corpus) {
   constexpr uint64_t kItems = 8;
-  const auto source = make_task_source(fmt::format("{}: task {}", place, part.task),
-                                       make_part_task(part, place, encoding, corpus), Split::kTrain, 1, encoding);
+  const std::unique_ptr<SampleSource> source = make_part_source(part, place, 1, encoding, corpus);
   try {
     for (uint64_t item = 0; item < kItems; ++item)
       (void)source->make(item);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: task {}: {}", place, part.task, error.what()));
+    throw Error(error.code(), fmt::format("{}: {}", source->name(), error.what()));
   }
 }
 
@@ -128,9 +133,7 @@ Mixture::Mixture(const Recipe& recipe, size_t stage, const SampleEncoding& encod
     const uint64_t seed = RandomStream(recipe.seed, chosen.name, p).next();
     const std::string place = place_of(recipe, stage, p);
     if (!part.task.empty()) {
-      add(make_task_source(fmt::format("{}: task {}", place, part.task), make_part_task(part, place, encoding, corpus),
-                           Split::kTrain, seed, encoding),
-          part.weight, part);
+      add(make_part_source(part, place, seed, encoding, corpus), part.weight, part);
       continue;
     }
     for (const auto& [source, share] : texts_of(part, place, corpus)) {

@@ -85,7 +85,7 @@ std::vector<int64_t> value_shape(const ExpectedTensor& tensor) {
 
 uint64_t product(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), uint64_t{1},
-                         [](uint64_t product, int64_t n) { return product * static_cast<uint64_t>(n); });
+                         [](uint64_t before, int64_t n) { return before * static_cast<uint64_t>(n); });
 }
 
 }  // namespace

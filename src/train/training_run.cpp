@@ -79,13 +79,12 @@ std::vector<int32_t> engram_map(const TrainingInputs& inputs) {
 
 void check_vocabulary(const TrainingInputs& inputs) {
   const auto tokens = static_cast<int64_t>(inputs.tokenizer.vocabulary_size());
-  if (tokens != inputs.config.vocab_size) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("the tokenizer has {} tokens and the config's vocab_size is {}: set vocab_size to {}, or train "
-                    "a tokenizer of that size",
-                    tokens, inputs.config.vocab_size, tokens));
-  }
+  if (tokens == inputs.config.vocab_size) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("the tokenizer has {} tokens and the config's vocab_size is {}: set vocab_size to {}, or train "
+                  "a tokenizer of that size",
+                  tokens, inputs.config.vocab_size, tokens));
 }
 
 void add_loads(BiasLoads& sum, const BiasLoads& loads) {
